@@ -1,0 +1,1 @@
+"""View-based shared storage for PyTorch: many tensors, one allocation, no copies."""

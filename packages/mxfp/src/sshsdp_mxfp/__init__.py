@@ -1,0 +1,1 @@
+"""Bit-exact MXFP8 quantization for PyTorch."""
