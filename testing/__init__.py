@@ -1,0 +1,1 @@
+"""Tools of the tests and benchmarks; not shipped with any package."""
