@@ -1,0 +1,109 @@
+"""The shard chain of one flattened buffer."""
+
+from dataclasses import dataclass
+
+from .degrees import Degrees
+from .level import Level
+from .ranges import Range
+
+
+@dataclass(frozen=True, slots=True)
+class ShardChain:
+    """Which rank holds which elements of a flattened buffer at every level.
+
+    The buffer is cut into ``zero3`` even contiguous chunks, each of them into ``zero2 / zero3``,
+    each of those into ``zero1 / zero2``. Ranks are node-major and the coarsest cut is contiguous:
+    rank r has chunk ``r % zero3``, in it ``r // zero3 % (zero2 / zero3)``, in that
+    ``r // zero2 % (zero1 / zero2)``; ranks that agree in all three are replicas. So gathering
+    level by level within ``group`` always appends neighbours, and nothing is ever reordered::
+
+        Degrees(zero3=2, zero2=2, zero1=4), world 4, 16 elements
+
+        FULL   |            0 .. 15            |   ranks 0 1 2 3
+        ZERO3  |    0 .. 7     |    8 .. 15    |   ranks 0 2 | 1 3
+        ZERO2  |    0 .. 7     |    8 .. 15    |   ranks 0 2 | 1 3
+        ZERO1  | 0..3  | 4..7  | 8..11 | 12..15|   ranks 0 | 2 | 1 | 3
+
+    Source: SS-HSDP section 3.2 and Figure 4.
+
+    Args:
+        numel: elements of the buffer, padding included; a multiple of ``degrees.zero1``.
+        degrees: the three nested degrees.
+        world: number of ranks, a multiple of ``degrees.zero1``.
+
+    Raises:
+        ValueError: ``numel`` or ``world`` cannot be cut evenly.
+    """
+
+    numel: int
+    degrees: Degrees
+    world: int
+
+    def __post_init__(self) -> None:
+        self.degrees.check_world(self.world)
+        zero1 = self.degrees.zero1
+        if self.numel < 0:
+            raise ValueError(f"expected a buffer of 0 or more elements, got numel={self.numel}")
+        if self.numel % zero1:
+            raise ValueError(
+                f"expected a buffer of a multiple of zero1={zero1} elements, "
+                f"got numel={self.numel}; pad it to {-(-self.numel // zero1) * zero1}"
+            )
+
+    def range(self, level: Level, rank: int) -> Range:
+        """The elements that a rank holds at a level, relative to the list (the whole buffer)."""
+        self._check_rank(rank)
+        index = 0
+        for stride, parts in self.degrees.steps(level):
+            index = index * parts + rank // stride % parts
+        chunk = self.numel // self.degrees.chunks(level)
+        return Range(index * chunk, (index + 1) * chunk)
+
+    def group(self, level: Level, rank: int) -> tuple[int, ...]:
+        """The ranks that together hold the chunk of the level above, in buffer order.
+
+        Each of them holds one sibling of ``rank``'s chunk, so an all-gather over the group yields
+        ``rank``'s chunk of the level above. ``FULL`` has no level above: ``(rank,)``.
+        """
+        self._check_rank(rank)
+        steps = self.degrees.steps(level)
+        if not steps:
+            return (rank,)
+        stride, parts = steps[-1]
+        first = rank - rank // stride % parts * stride
+        return tuple(range(first, first + parts * stride, stride))
+
+    def replicas(self, level: Level, rank: int) -> tuple[int, ...]:
+        """The ranks, ascending, that hold the same elements as ``rank`` at a level."""
+        self._check_rank(rank)
+        chunks = self.degrees.chunks(level)
+        return tuple(range(rank % chunks, self.world, chunks))
+
+    def owners(self, level: Level, replica: int = 0) -> tuple[int, ...]:
+        """The ranks that hold the chunks of a level, in buffer order.
+
+        Args:
+            level: where the buffer is cut.
+            replica: which of the ``world / chunks`` sets of ranks that each hold the whole buffer.
+
+        Raises:
+            ValueError: there is no such replica.
+        """
+        chunks = self.degrees.chunks(level)
+        count = self.world // chunks
+        if not 0 <= replica < count:
+            raise ValueError(
+                f"expected a replica of {level} from 0 to {count - 1}, got {replica}; "
+                f"{self.world} ranks hold the buffer {count} times at this level"
+            )
+        ranks = [replica * chunks]
+        for stride, parts in self.degrees.steps(level):
+            ranks = [rank + part * stride for rank in ranks for part in range(parts)]
+        return tuple(ranks)
+
+    def _check_rank(self, rank: int) -> None:
+        if not 0 <= rank < self.world:
+            raise ValueError(
+                f"expected a rank from 0 to {self.world - 1}, got {rank}; "
+                "use the rank within the group that the chain is cut over"
+            )
