@@ -43,7 +43,9 @@ class ShardChain:
         self.degrees.check_world(self.world)
         zero1 = self.degrees.zero1
         if self.numel < 0:
-            raise ValueError(f"expected a buffer of 0 or more elements, got numel={self.numel}")
+            raise ValueError(
+                f"expected a buffer of 0 or more elements, got numel={self.numel}; pass its size"
+            )
         if self.numel % zero1:
             raise ValueError(
                 f"expected a buffer of a multiple of zero1={zero1} elements, "

@@ -23,10 +23,9 @@ def _header(placements: Sequence[Placement], chain: ShardChain) -> Iterator[str]
     )
     for level in (Level.ZERO3, Level.ZERO2, Level.ZERO1):
         chunks = degrees.chunks(level)
-        copies = chain.world // chunks
         yield (
-            f"  {level}: {chunks} x {chain.numel // chunks} elements, "
-            f"held {copies} times, owners {_ranks(chain.owners(level))}"
+            f"  {level}: {chunks} chunks of {chain.numel // chunks}, "
+            f"{chain.world // chunks} replicas, owners {_ranks(chain.owners(level))}"
         )
 
 

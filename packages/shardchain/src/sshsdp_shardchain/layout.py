@@ -75,12 +75,17 @@ class Layout:
                 not fit the world.
         """
         if align < 1:
-            raise ValueError(f"expected an alignment of 1 or more elements, got align={align}")
+            raise ValueError(
+                f"expected an alignment of 1 or more elements, got align={align}; "
+                "use 1 where members may start anywhere"
+            )
         placements = []
         end = 0
         for name, numel in members:
             if numel < 0:
-                raise ValueError(f"expected 0 or more elements, got {numel} for member {name!r}")
+                raise ValueError(
+                    f"expected 0 or more elements, got {numel} for member {name!r}; pass its numel"
+                )
             offset = _round_up(end, align)
             placements.append(Placement(name, offset, numel))
             end = offset + numel
@@ -152,15 +157,27 @@ def _cut(
     placements: Sequence[Placement], level: Level, rank: int, local: Range
 ) -> Iterator[Fragment]:
     """Intersect members with a local buffer."""
+    # Branches, not min and max: lists have 10,000s of members, and calls would double the time.
     first, last, room = local.start, local.stop, local.numel
     for placement in placements:
         offset, numel = placement.offset, placement.numel
-        start = min(max(first - offset, 0), numel)
-        stop = max(min(last - offset, numel), start)
-        list_offset = offset + start
-        # Only an empty fragment needs the clamp; it keeps slices of the local buffer legal.
-        local_offset = min(max(list_offset - first, 0), room)
-        yield Fragment(placement.name, level, rank, start, stop, list_offset, local_offset)
+        start = first - offset
+        if start < 0:
+            start = 0
+        elif start > numel:
+            start = numel
+        stop = last - offset
+        if stop > numel:
+            stop = numel
+        if stop < start:
+            stop = start
+        # Only an empty fragment needs this clamp; it keeps slices of the local buffer legal.
+        local_offset = offset + start - first
+        if local_offset < 0:
+            local_offset = 0
+        elif local_offset > room:
+            local_offset = room
+        yield Fragment(placement.name, level, rank, start, stop, offset + start, local_offset)
 
 
 def _round_up(number: int, multiple: int) -> int:
