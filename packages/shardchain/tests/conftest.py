@@ -3,11 +3,6 @@
 from itertools import product
 
 import pytest
-from hypothesis import settings
-
-# The cores are slow and shared, so time says nothing about an example.
-settings.register_profile("sshsdp", deadline=None)
-settings.load_profile("sshsdp")
 
 
 def _split(elements, parts):
