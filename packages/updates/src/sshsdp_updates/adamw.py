@@ -1,0 +1,91 @@
+"""AdamW (Loshchilov and Hutter 2019, "Decoupled weight decay regularization", algorithm 2)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from sshsdp_updates.operand import Access, Operand, Operands
+from sshsdp_updates.rule import StateField, UpdateRule, require
+from sshsdp_updates.stage import Scalars, Stage
+
+
+@dataclass(frozen=True)
+class AdamW(UpdateRule):
+    """Adam with decoupled weight decay, in the arithmetic of ``torch.optim.AdamW``.
+
+    With ``bc_i = 1 - beta_i ** step``: ``w *= 1 - lr * weight_decay`` first, then
+    ``w -= lr / bc_1 * m / (sqrt(v) / sqrt(bc_2) + eps)``. One pass over the operands.
+
+    Attributes:
+        lr: learning rate, a number or a tensor of one element.
+        betas: decay of the first and of the second moment, each in [0, 1).
+        eps: added to the root of the corrected second moment.
+        weight_decay: decoupled, multiplied by `lr`.
+    """
+
+    name: ClassVar[str] = "adamw"
+
+    lr: float | torch.Tensor = 1e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 1e-2
+
+    def __post_init__(self) -> None:
+        self.validate(self.hyperparameters())
+
+    def state_fields(self) -> tuple[StateField, ...]:
+        """Return both moments, in the dtype of the main weights."""
+        return (StateField("exp_avg"), StateField("exp_avg_sq"))
+
+    def stages(self) -> tuple[Stage, ...]:
+        """Return the one elementwise stage."""
+        return (_STAGE,)
+
+    def validate(self, hyperparameters: Mapping[str, Any]) -> None:
+        """Check ranges as ``torch.optim.AdamW`` does."""
+        for name in ("lr", "eps", "weight_decay"):
+            value = hyperparameters[name]
+            require(bool(value >= 0), f"a {name} >= 0", name, value)
+        betas = hyperparameters["betas"]
+        require(
+            len(betas) == 2 and all(0 <= beta < 1 for beta in betas),
+            "two betas in [0, 1)",
+            "betas",
+            betas,
+        )
+
+
+def _step(operands: Operands, scalars: Scalars) -> None:
+    weights = operands["main_weight"]
+    # The kernel takes a count per tensor and only reads it: one tensor serves all of them.
+    step = torch.tensor(float(scalars["step"]), device=weights[0].device)
+    beta1, beta2 = scalars["betas"]
+    torch._fused_adamw_(
+        weights,
+        operands["main_grad"],
+        operands["exp_avg"],
+        operands["exp_avg_sq"],
+        [],
+        [step] * len(weights),
+        lr=scalars["lr"],
+        beta1=beta1,
+        beta2=beta2,
+        weight_decay=scalars["weight_decay"],
+        eps=scalars["eps"],
+        amsgrad=False,
+        maximize=False,
+    )
+
+
+_STAGE = Stage(
+    "adamw",
+    _step,
+    (
+        Operand("main_grad", Access.READ),
+        Operand("exp_avg", Access.UPDATE),
+        Operand("exp_avg_sq", Access.UPDATE),
+        Operand("main_weight", Access.UPDATE),
+    ),
+)
