@@ -109,14 +109,12 @@ def install_editable(
     for package in chosen:
         extras = package.test_extras if package.name in with_extras else ()
         arguments += ["-e", package.folder + (f"[{','.join(extras)}]" if extras else "")]
-    # The build tools are in place, so no package needs a build environment of its own.
-    install(session, *BUILD_TOOLS)
-    install(session, "--no-build-isolation", *arguments)
+    install(session, "--no-build-isolation", *arguments)  # BUILD_TOOLS are already there
 
 
 def install_all(session: nox.Session) -> None:
     """Install every package, its testable extras and the test tools."""
-    install(session, *TEST_TOOLS)
+    install(session, *TEST_TOOLS, *BUILD_TOOLS)
     install_editable(session, packages().values(), packages().values())
 
 
@@ -141,7 +139,7 @@ def train(session: nox.Session) -> None:
 @nox.session
 def tests(session: nox.Session) -> None:
     """Test each package with nothing of ours installed but what it declares; `-- NAME ...`."""
-    install(session, *TEST_TOOLS)
+    install(session, *TEST_TOOLS, *BUILD_TOOLS)
     for package in selected(session):
         uninstall_ours(session)
         install_editable(session, closure(package.name), [package])
