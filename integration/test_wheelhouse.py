@@ -1,8 +1,10 @@
 """The check of built distributions notices what must not be shipped."""
 
 import zipfile
+from types import ModuleType
 
 import pytest
+from testing.public_face import problems
 from testing.wheelhouse import check_wheel, main
 
 NAME = "sshsdp_toy-0.1.0-py3-none-any.whl"
@@ -48,3 +50,14 @@ def test_a_wheel_for_one_platform_is_refused(tmp_path):
 def test_an_empty_folder_is_an_error(tmp_path, capsys):
     assert main(tmp_path) == 1
     assert "as many wheels as sdists" in capsys.readouterr().err
+
+
+def test_a_face_without_names_or_with_names_of_nothing_is_refused():
+    face = ModuleType("toy")
+    face.__file__ = "/venv/site-packages/toy/__init__.py"
+    assert problems(face) == ["expected public names in __all__, got none"]
+    face.__all__ = ["here", "gone"]
+    face.here = 1
+    assert problems(face) == ["expected gone of __all__, got no such name"]
+    face.__file__ = "/work/toy/__init__.py"
+    assert len(problems(face)) == 2
