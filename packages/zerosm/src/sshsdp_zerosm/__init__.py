@@ -1,1 +1,61 @@
-"""Communication that uses no GPU SMs, and its CPU twin: schedules as data over shared-memory arenas."""
+"""Communication as data: schedules of puts, pulls, signals and sums over registered memory.
+
+Builders make schedules, a transport compiles and runs them: Loopback plays all ranks in one thread
+(the reference), ``connect`` joins processes of one host over shared memory.
+"""
+
+from sshsdp_zerosm.arena import Arena
+from sshsdp_zerosm.builders import (
+    all_gather_aliased,
+    all_gather_pull,
+    all_gather_push,
+    all_reduce,
+    reduce_scatter,
+)
+from sshsdp_zerosm.connect import connect
+from sshsdp_zerosm.counters import Counters
+from sshsdp_zerosm.errors import (
+    AbortedError,
+    DeadlockError,
+    PeerClosedError,
+    PeerDiedError,
+    TransportError,
+    WaitTimeoutError,
+)
+from sshsdp_zerosm.loopback import Loopback
+from sshsdp_zerosm.mailbox import Exchange
+from sshsdp_zerosm.ops import Op, Pull, Put, Reduce, Signal, Wait, WaitGeneration
+from sshsdp_zerosm.program import Program
+from sshsdp_zerosm.region import Region
+from sshsdp_zerosm.schedule import Schedule
+from sshsdp_zerosm.transport import Transport
+
+__all__ = [
+    "AbortedError",
+    "Arena",
+    "Counters",
+    "DeadlockError",
+    "Exchange",
+    "Loopback",
+    "Op",
+    "PeerClosedError",
+    "PeerDiedError",
+    "Program",
+    "Pull",
+    "Put",
+    "Reduce",
+    "Region",
+    "Schedule",
+    "Signal",
+    "Transport",
+    "TransportError",
+    "Wait",
+    "WaitGeneration",
+    "WaitTimeoutError",
+    "all_gather_aliased",
+    "all_gather_pull",
+    "all_gather_push",
+    "all_reduce",
+    "connect",
+    "reduce_scatter",
+]

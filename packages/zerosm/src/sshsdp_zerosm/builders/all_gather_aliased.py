@@ -1,0 +1,30 @@
+"""All-gather without a copy: the gathered buffer is the shared memory itself."""
+
+from collections.abc import Sequence
+
+from sshsdp_zerosm.builders.group import Group
+from sshsdp_zerosm.ops import WaitGeneration
+from sshsdp_zerosm.schedule import Schedule
+
+
+def all_gather_aliased(name: str, *, group: Sequence[int], world: int) -> Schedule:
+    """Phase "gather": wait until the other members have published; no byte moves.
+
+    For buffers in an arena made with ``shared=True``, of which each member writes its own part
+    between ``idle`` and ``publish``.
+
+    Args:
+        name: of the schedule.
+        group: ranks that take part.
+        world: number of ranks.
+    """
+    members = Group(tuple(group), world)
+    return Schedule(
+        name,
+        world,
+        {
+            "gather": members.per_rank(
+                lambda _, rank: [WaitGeneration(peer) for peer in members.others(rank)]
+            )
+        },
+    )

@@ -1,0 +1,85 @@
+"""All-reduce in place: every member sums one slice and fetches the others'."""
+
+import itertools
+from collections.abc import Sequence
+
+import torch
+
+from sshsdp_zerosm.builders.group import Group
+from sshsdp_zerosm.ops import Op, Pull, Reduce, Signal, Wait, check_payload
+from sshsdp_zerosm.region import Region
+from sshsdp_zerosm.schedule import Schedule
+
+
+def all_reduce(
+    name: str,
+    *,
+    buffers: Sequence[Region],
+    dtype: torch.dtype,
+    accumulator: torch.dtype,
+    group: Sequence[int],
+    world: int,
+    chunk_align: int,
+    scale: float = 1.0,
+) -> Schedule:
+    """Replace every member's buffer by `scale` times the sum of all, bit-equal on every member.
+
+    Phase "reduce". Member i sums slice i over the group, in group order, in `accumulator`, scales,
+    rounds it to `dtype` in its own buffer, and pulls the other slices from their owners. When
+    the phase ends nobody reads the own buffer any more.
+
+    Args:
+        name: of the schedule; its channels are called after it.
+        buffers: ``buffers[i]`` is memory of ``group[i]``, equally long, in elements of `dtype`.
+        dtype: float32, float64 or bfloat16.
+        accumulator: float32 or float64.
+        group: ranks that take part.
+        world: number of ranks.
+        chunk_align: slices start at multiples of so many elements; the last ones may be shorter
+            or empty.
+        scale: factor on the sum.
+
+    Raises:
+        ValueError: regions that don't fit together, or a dtype that can't be reduced.
+    """
+    members = Group(tuple(group), world)
+    members.check_owned("buffers", buffers)
+    check_payload(dtype, accumulator)
+    if len({buffer.numel(dtype) for buffer in buffers}) != 1:
+        raise ValueError(f"expected equally long buffers, got {', '.join(map(str, buffers))}")
+    slices = _slices(buffers[0].numel(dtype), len(buffers), chunk_align)
+    index_of = {rank: index for index, rank in enumerate(members.ranks)}
+
+    def part(buffer: Region, index: int) -> Region:
+        start, numel = slices[index]
+        return buffer.part(start * dtype.itemsize, numel * dtype.itemsize)
+
+    def reduce(index: int, rank: int) -> list[Op]:
+        others = members.others(rank)
+        ops = _meet(f"{name}.ready", others)
+        if slices[index][1]:
+            sources = tuple(part(buffer, index) for buffer in buffers)
+            own = part(buffers[index], index)
+            ops.append(Reduce(sources, own, dtype, accumulator, scale, target_dtype=dtype))
+        ops += _meet(f"{name}.reduced", others)
+        ops += [
+            Pull(part(buffers[at], at), part(buffers[index], at))
+            for at in (index_of[peer] for peer in others)
+            if slices[at][1]
+        ]
+        return ops + _meet(f"{name}.done", others)
+
+    return Schedule(name, world, {"reduce": members.per_rank(reduce)})
+
+
+def _meet(channel: str, others: tuple[int, ...]) -> list[Op]:
+    return [Signal(channel, others), *(Wait(peer, channel) for peer in others)]
+
+
+def _slices(numel: int, count: int, align: int) -> list[tuple[int, int]]:
+    """(start, length) in elements of `count` slices that together are `numel` long."""
+    if align < 1:
+        raise ValueError(f"expected chunk_align >= 1, got {align}")
+    step = -(-numel // (count * align)) * align
+    starts = [min(step * index, numel) for index in range(count + 1)]
+    return [(start, stop - start) for start, stop in itertools.pairwise(starts)]

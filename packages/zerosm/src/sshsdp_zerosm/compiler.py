@@ -1,0 +1,87 @@
+"""From a schedule and a transport's memory to a program."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from sshsdp_zerosm.arena import Arena
+from sshsdp_zerosm.board import Board
+from sshsdp_zerosm.channels import Channels
+from sshsdp_zerosm.ops import Op, Pull, Put, Reduce, Signal, Wait, WaitGeneration
+from sshsdp_zerosm.program import Host, Phase, Program
+from sshsdp_zerosm.reduction import Reduction, Scratch
+from sshsdp_zerosm.region import Region
+from sshsdp_zerosm.schedule import Schedule
+from sshsdp_zerosm.steps import CopyStep, GenerationStep, ReduceStep, SignalStep, Step, WaitStep
+from sshsdp_zerosm.waiter import Waiter
+
+
+class Compiler:
+    """Resolves the addresses and channels of one rank."""
+
+    def __init__(
+        self, rank: int, arenas: Mapping[str, Arena], boards: Sequence[Board], waiter: Waiter
+    ) -> None:
+        self._rank = rank
+        self._arenas = arenas
+        self._boards = boards
+        self._waiter = waiter
+        self._channels = Channels(rank, boards)
+        self._scratch = Scratch()
+
+    def compile(self, schedule: Schedule, host: Host) -> Program:
+        """Check `schedule` against this rank's world and memory, and make it executable.
+
+        Raises:
+            ValueError: another world, an unknown arena, a region outside its arena, or a channel
+                used by two groups.
+        """
+        if schedule.world != len(self._boards):
+            raise ValueError(
+                f"schedule {schedule.name!r}: expected world {len(self._boards)} like the "
+                f"transport, got {schedule.world}"
+            )
+        self._channels.admit(schedule)
+        phases = {
+            name: Phase(name, [self._step(op) for op in schedule.ops(name, self._rank)])
+            for name in schedule.phases
+        }
+        return Program(schedule.name, phases, host)
+
+    def _step(self, op: Op) -> Step:
+        own = self._boards[self._rank]
+        match op:
+            case Pull() | Put():
+                return CopyStep(
+                    self._bytes(op.source), self._bytes(op.target), pull=isinstance(op, Pull)
+                )
+            case Signal():
+                return SignalStep(own, self._channels.word(op.channel), op.to, self._waiter)
+            case Wait():
+                cursor = self._channels.cursor(op.source, op.channel)
+                return WaitStep(cursor, op.credit, self._boards[op.source], self._waiter)
+            case WaitGeneration():
+                return GenerationStep(own, op.source, self._boards, self._waiter)
+            case Reduce():
+                return self._reduce(op)
+
+    def _reduce(self, op: Reduce) -> ReduceStep:
+        with torch.inference_mode(False):
+            sources = [self._bytes(source).view(op.dtype) for source in op.sources]
+            target = self._bytes(op.target).view(op.stored)
+            reduction = Reduction(sources, target, op.accumulator, op.scale, self._scratch)
+        return ReduceStep(reduction, sum(source.nbytes for source in op.sources))
+
+    def _bytes(self, region: Region) -> torch.Tensor:
+        if region.arena not in self._arenas:
+            raise ValueError(
+                f"expected one of the arenas {', '.join(self._arenas) or '(none)'}, got {region}"
+            )
+        arena = self._arenas[region.arena]
+        if region.stop > arena.nbytes:
+            raise ValueError(
+                f"expected a region inside the {arena.nbytes} bytes of arena {arena.name!r}, "
+                f"got {region}"
+            )
+        with torch.inference_mode(False):
+            return arena.tensor(region.rank)[region.offset : region.stop]

@@ -1,0 +1,45 @@
+"""What a transport raises. All derive from TransportError."""
+
+
+class TransportError(RuntimeError):
+    """The transport can't do what was asked, or has failed earlier."""
+
+
+class PeerDiedError(TransportError):
+    """A rank's process is gone although its transport was not closed."""
+
+
+class PeerClosedError(TransportError):
+    """A rank closed its transport while another still waited for it."""
+
+
+class AbortedError(TransportError):
+    """Some rank called ``abort(reason)``; the text names it and the reason."""
+
+
+class DeadlockError(TransportError):
+    """Loopback: no rank can make progress; the text says who waits for what."""
+
+
+class WaitTimeoutError(TransportError):
+    """A peer was late: alive, but its count did not come within the timeout.
+
+    Attributes:
+        peer: the rank that was waited for.
+        channel: the name of the counter.
+        expected: the count that was needed.
+        seen: the count at the end of the wait.
+    """
+
+    def __init__(
+        self, rank: int, peer: int, channel: str, expected: int, seen: int, after: float
+    ) -> None:
+        self.peer = peer
+        self.channel = channel
+        self.expected = expected
+        self.seen = seen
+        super().__init__(
+            f"rank {rank} waited {after:g} s for rank {peer} on channel {channel!r}: expected a "
+            f"count of {expected}, got {seen}. Rank {peer} is alive but late: look at what it does "
+            f"or pass a longer timeout to connect()"
+        )

@@ -1,0 +1,164 @@
+"""All ranks in one thread: the reference that other transports equal bit for bit."""
+
+import random
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from sshsdp_zerosm.arena import ALIGNMENT, Arena, Memory, padded
+from sshsdp_zerosm.board import BARRIER, BOARD_BYTES, Board
+from sshsdp_zerosm.errors import DeadlockError, TransportError
+from sshsdp_zerosm.program import Phase, Program
+from sshsdp_zerosm.transport import Transport
+from sshsdp_zerosm.waiter import find_abort
+
+
+class Loopback:
+    """A world of ranks without processes.
+
+    Args:
+        world: number of ranks.
+        timeout: what ``Transport.timeout`` says; nothing here takes time.
+
+    Attributes:
+        transports: one per rank. Their waits never block: what isn't there yet is a DeadlockError.
+            `barrier` and `idle` count, but don't wait, since one thread has done all that precedes.
+    """
+
+    def __init__(self, world: int, timeout: float = 300.0) -> None:
+        if world < 1:
+            raise ValueError(f"expected world >= 1, got {world}")
+        boards = [Board.local() for _ in range(world)]
+        memories = _Memories()
+        self.transports: list[Transport] = [
+            LoopbackTransport(rank, world, timeout, boards, memories) for rank in range(world)
+        ]
+
+    def run(
+        self,
+        programs: Sequence[Program],
+        phase: str,
+        *,
+        accumulate: bool = False,
+        seed: int | None = None,
+    ) -> None:
+        """Run a phase on all ranks, operation by operation.
+
+        Args:
+            programs: the programs of all ranks, in rank order.
+            phase: as for ``Program.run``.
+            accumulate: as for ``Program.run``.
+            seed: of the interleaving: after every operation any rank that can go on may be next.
+                None goes round robin.
+
+        Raises:
+            DeadlockError: no rank can go on; names who waits for what.
+        """
+        if len(programs) != len(self.transports):
+            raise ValueError(
+                f"expected {len(self.transports)} programs, one per rank, got {len(programs)}"
+            )
+        for transport in self.transports:
+            transport.check_usable()
+        phases = [program.phase(phase) for program in programs]
+        at = [0] * len(phases)
+        generator = None if seed is None else random.Random(seed)
+        while left := [rank for rank, done in enumerate(at) if done < len(phases[rank].steps)]:
+            able = [rank for rank in left if phases[rank].steps[at[rank]].missing(0) is None]
+            if not able:
+                raise DeadlockError(_who_waits(phase, phases, at, left))
+            for rank in able if generator is None else [generator.choice(able)]:
+                if phases[rank].steps[at[rank]].missing(0) is None:
+                    phases[rank].runs[at[rank]](accumulate)
+                    at[rank] += 1
+        for found, transport in zip(phases, self.transports, strict=True):
+            found.count(transport.counters)
+
+
+class LoopbackTransport(Transport):
+    """One rank of a Loopback; alone in the world, an ordinary transport."""
+
+    def __init__(
+        self, rank: int, world: int, timeout: float, boards: Sequence[Board], memories: "_Memories"
+    ) -> None:
+        super().__init__(rank, world, timeout, boards, _LoopbackWaiter(rank, boards))
+        self.external_bytes = BOARD_BYTES
+        self._memories = memories
+
+    def barrier(self) -> None:
+        """Count; see Loopback.transports."""
+        self.check_usable()
+        self._own.words[BARRIER] += 1
+
+    def _agree(self, name: str, nbytes: int, shared: bool) -> None:
+        self._memories.agree(self.rank, name, nbytes, shared)
+
+    def _create(self, name: str, nbytes: int, shared: bool) -> Arena:
+        memories = self._memories.claim(name, nbytes, shared, self.world)
+        if self.rank == 0 or not shared:
+            self.external_bytes += padded(nbytes)
+        return Arena(name, nbytes, shared=shared, rank=self.rank, memories=memories)
+
+    def _seal(self) -> None:
+        pass
+
+    def _disconnect(self) -> None:
+        pass
+
+
+class _Memories:
+    """The arenas of all ranks, made when the first rank asks."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[int, bool, list[Memory]]] = {}
+
+    def agree(self, rank: int, name: str, nbytes: int, shared: bool) -> None:
+        """TransportError if an earlier rank asked for the arena differently."""
+        if name in self._known and self._known[name][:2] != (nbytes, shared):
+            known_bytes, known_shared, _ = self._known[name]
+            raise TransportError(
+                f"arena {name!r}: expected {known_bytes} bytes and shared={known_shared} as on the "
+                f"ranks before, got {nbytes} and {shared} on rank {rank}"
+            )
+
+    def claim(self, name: str, nbytes: int, shared: bool, world: int) -> list[Memory]:
+        """All ranks' memories."""
+        if name not in self._known:
+            count = 1 if shared else world
+            memories = [_aligned(nbytes) for _ in range(count)]
+            self._known[name] = (nbytes, shared, memories * world if shared else memories)
+        return self._known[name][2]
+
+
+class _LoopbackWaiter:
+    """Nothing can arrive while the only thread waits."""
+
+    def __init__(self, rank: int, boards: Sequence[Board]) -> None:
+        self.failure: TransportError | None = None
+        self._rank = rank
+        self._boards = boards
+
+    def wait(self, source: int, word: int, need: int, channel: str) -> None:
+        """Raise; see Waiter.wait."""
+        if error := find_abort(self._boards):
+            raise error
+        raise DeadlockError(
+            f"rank {self._rank} waits for rank {source}, channel {channel!r}: expected {need}, got "
+            f"{self._boards[source].words[word]}, and no other thread will signal it; run programs "
+            f"through Loopback.run"
+        )
+
+    def wake(self, word: int, to: Iterable[int]) -> None:
+        """Nobody sleeps."""
+
+
+def _aligned(nbytes: int) -> Memory:
+    size = padded(nbytes)
+    raw = np.zeros(size + ALIGNMENT, dtype=np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + size]
+
+
+def _who_waits(phase: str, phases: list[Phase], at: list[int], left: list[int]) -> str:
+    lines = [f"rank {rank} waits for {phases[rank].steps[at[rank]].missing(0)}" for rank in left]
+    return f"phase {phase!r}: no rank can go on\n" + "\n".join(lines)

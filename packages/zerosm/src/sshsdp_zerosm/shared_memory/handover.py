@@ -1,0 +1,57 @@
+"""Memory from its creators to all ranks."""
+
+import mmap
+from collections.abc import Sequence
+
+from sshsdp_zerosm.errors import TransportError
+from sshsdp_zerosm.shared_memory.memory import create, map_memory
+from sshsdp_zerosm.shared_memory.mesh import Mesh
+
+
+class Handover:
+    """Creates memory on some ranks and maps it on all; the same calls on all ranks.
+
+    Args:
+        rank: this rank.
+        world: number of ranks.
+        mesh: connected to all others.
+    """
+
+    def __init__(self, rank: int, world: int, mesh: Mesh) -> None:
+        self._rank = rank
+        self._world = world
+        self._mesh = mesh
+        self._tag = 0
+
+    def run(
+        self, name: str, nbytes: int, creators: Sequence[int]
+    ) -> tuple[list[mmap.mmap], list[str]]:
+        """Each creator makes `nbytes` (> 0) of memory; all ranks map all of it.
+
+        Returns:
+            The creators' memories in order, and what went wrong on this rank (then the memories
+            are incomplete). A creator that fails still tells the others, so nobody hangs.
+        """
+        self._tag += 1
+        errors: list[str] = []
+        descriptor = None
+        if self._rank in creators:
+            try:
+                descriptor = create(name, nbytes)
+            except OSError as error:
+                errors.append(f"can't reserve {nbytes} bytes ({error})")
+            for peer in range(self._world):
+                if peer != self._rank:
+                    self._mesh.send(peer, self._tag, descriptor)
+        mappings = []
+        for creator in creators:
+            own = creator == self._rank
+            received = descriptor if own else self._mesh.receive(creator, self._tag)
+            if received is None:
+                errors.append(f"got no memory from rank {creator}")
+                continue
+            try:
+                mappings.append(map_memory(received, nbytes))
+            except (OSError, TransportError) as error:
+                errors.append(f"can't map the memory of rank {creator} ({error})")
+        return mappings, errors

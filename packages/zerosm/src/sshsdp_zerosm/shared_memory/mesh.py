@@ -1,0 +1,129 @@
+"""A socket to every other rank, over which memory is handed over."""
+
+import contextlib
+import socket
+import struct
+import time
+from collections.abc import Sequence
+
+from sshsdp_zerosm.errors import PeerDiedError, TransportError, WaitTimeoutError
+from sshsdp_zerosm.shared_memory.card import Card
+from sshsdp_zerosm.shared_memory.peers import Peers
+
+_HELLO = struct.Struct("<i32s")
+_CREDENTIALS = struct.Struct("iII")
+_SLICE = 0.05  # seconds between looks at the peers' health
+
+
+class Mesh:
+    """Connected sockets between all ranks of one host.
+
+    Higher ranks connect to lower ones. Both ends check the other's user and process id with the
+    kernel (SO_PEERCRED); the connecting end also says the listener's token.
+    """
+
+    def __init__(self, rank: int, cards: Sequence[Card], peers: Peers, timeout: float) -> None:
+        self._rank = rank
+        self._cards = cards
+        self._peers = peers
+        self._timeout = timeout
+        self._sockets: dict[int, socket.socket] = {}
+
+    def connect(self, listener: socket.socket) -> None:
+        """Connect to the lower ranks and accept the higher ones; `listener` is the own socket."""
+        for peer in range(self._rank):
+            connection = new_socket()
+            self._sockets[peer] = connection
+            try:
+                connection.connect(self._cards[peer].socket_name)
+            except ConnectionRefusedError as error:
+                raise self._gone(peer) from error
+            self._check_process(peer, connection)
+            connection.send(_HELLO.pack(self._rank, self._cards[peer].token.encode()))
+        listener.settimeout(_SLICE)
+        deadline = time.monotonic() + self._timeout
+        higher = range(self._rank + 1, len(self._cards))
+        while missing := [peer for peer in higher if peer not in self._sockets]:
+            self._check(missing[0], deadline)
+            with contextlib.suppress(TimeoutError):
+                self._admit(listener.accept()[0])
+
+    def send(self, peer: int, tag: int, descriptor: int | None) -> None:
+        """Hand a descriptor to `peer`, or tell it that there is none."""
+        descriptors = [] if descriptor is None else [descriptor]
+        try:
+            socket.send_fds(self._sockets[peer], [tag.to_bytes(8, "little")], descriptors)
+        except (BrokenPipeError, ConnectionResetError) as error:
+            raise self._gone(peer) from error
+
+    def receive(self, peer: int, tag: int) -> int | None:
+        """The descriptor that `peer` sent, or None if it sent word that there is none."""
+        connection = self._sockets[peer]
+        connection.settimeout(_SLICE)
+        deadline = time.monotonic() + self._timeout
+        while True:
+            self._check(peer, deadline)
+            try:
+                message, descriptors, _, _ = socket.recv_fds(
+                    connection, 8, 1, socket.MSG_CMSG_CLOEXEC
+                )
+                break
+            except TimeoutError:
+                continue
+            except ConnectionResetError as error:
+                raise self._gone(peer) from error
+        if not message:
+            raise self._gone(peer)
+        got = int.from_bytes(message, "little")
+        if got != tag:
+            raise TransportError(f"expected hand-over {tag} from rank {peer}, got {got}")
+        return descriptors[0] if descriptors else None
+
+    def close(self) -> None:
+        """Close all sockets."""
+        for connection in self._sockets.values():
+            connection.close()
+        self._sockets.clear()
+
+    def _admit(self, connection: socket.socket) -> None:
+        """Take a connection if it is a higher rank's; else drop it."""
+        connection.settimeout(1.0)
+        try:
+            hello = connection.recv(_HELLO.size)
+        except OSError:
+            hello = b""
+        if len(hello) == _HELLO.size:
+            peer, token = _HELLO.unpack(hello)
+            expected = self._rank < peer < len(self._cards) and peer not in self._sockets
+            if expected and token == self._cards[self._rank].token.encode():
+                self._check_process(peer, connection)
+                self._sockets[peer] = connection
+                return
+        connection.close()
+
+    def _check_process(self, peer: int, connection: socket.socket) -> None:
+        raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        pid, uid, _ = _CREDENTIALS.unpack(raw)
+        card = self._cards[peer]
+        if (pid, uid) != (card.pid, card.uid):
+            raise TransportError(
+                f"expected process {card.pid} of user {card.uid} as rank {peer}, got process {pid} "
+                f"of user {uid}"
+            )
+
+    def _check(self, peer: int, deadline: float) -> None:
+        if error := self._peers.check(peer):
+            raise error
+        if time.monotonic() >= deadline:
+            raise WaitTimeoutError(self._rank, peer, "hand-over", 1, 0, self._timeout)
+
+    def _gone(self, peer: int) -> PeerDiedError:
+        return PeerDiedError(
+            f"rank {peer} died or closed while it handed memory to rank {self._rank}: look at its "
+            f"output and start all ranks again"
+        )
+
+
+def new_socket() -> socket.socket:
+    """Message boundaries are kept, so a descriptor can't part from its message."""
+    return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -1,0 +1,76 @@
+"""Which peers still live."""
+
+import os
+import select
+from collections.abc import Mapping, Sequence
+
+from sshsdp_zerosm.board import CLOSED, Board
+from sshsdp_zerosm.errors import PeerClosedError, PeerDiedError, TransportError
+from sshsdp_zerosm.waiter import find_abort
+
+
+class Peers:
+    """One pidfd per peer; it turns readable when the process ends, and never means another one.
+
+    Args:
+        rank: this rank.
+        pids: process id of every other rank.
+    """
+
+    def __init__(self, rank: int, pids: Mapping[int, int]) -> None:
+        self._rank = rank
+        self._poll = select.poll()
+        self._rank_of: dict[int, int] = {}
+        self._boards: Sequence[Board] = ()
+        try:
+            for peer, pid in pids.items():
+                descriptor = self._open(peer, pid)
+                self._rank_of[descriptor] = peer
+                self._poll.register(descriptor, select.POLLIN)
+        except BaseException:
+            self.close()
+            raise
+
+    def watch(self, boards: Sequence[Board]) -> None:
+        """From now on tell an orderly end by the peers' boards."""
+        self._boards = boards
+
+    def check(self, source: int) -> TransportError | None:
+        """Why a wait for `source` is hopeless, or None.
+
+        A peer that died makes any wait hopeless, whomever it is for; a peer that closed its
+        transport only those for itself.
+        """
+        if error := find_abort(self._boards):
+            return error
+        for descriptor, _ in self._poll.poll(0):
+            peer = self._rank_of[descriptor]
+            if not self._boards or not self._boards[peer].words[CLOSED]:
+                return self._died(peer)
+            self._poll.unregister(descriptor)
+            os.close(descriptor)
+            del self._rank_of[descriptor]
+        if self._boards and self._boards[source].words[CLOSED]:
+            return PeerClosedError(
+                f"rank {self._rank} waits for rank {source}, which has closed its transport: look "
+                f"at why rank {source} ended before the others"
+            )
+        return None
+
+    def close(self) -> None:
+        """Close the pidfds."""
+        for descriptor in self._rank_of:
+            os.close(descriptor)
+        self._rank_of.clear()
+
+    def _open(self, peer: int, pid: int) -> int:
+        try:
+            return os.pidfd_open(pid)
+        except ProcessLookupError:
+            raise self._died(peer) from None
+
+    def _died(self, peer: int) -> PeerDiedError:
+        return PeerDiedError(
+            f"rank {peer} died: its process ended without closing its transport, as seen by rank "
+            f"{self._rank}; look at the output of rank {peer} and start all ranks again"
+        )

@@ -1,0 +1,201 @@
+"""The contract that all transports keep, and what they have in common."""
+
+import contextlib
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from sshsdp_zerosm.arena import Arena
+from sshsdp_zerosm.board import ABORTED, BARRIER, CLOSED, GENERATION, Board
+from sshsdp_zerosm.compiler import Compiler
+from sshsdp_zerosm.counters import Counters
+from sshsdp_zerosm.errors import AbortedError, TransportError
+from sshsdp_zerosm.mailbox import Exchange, Kind, Mailbox
+from sshsdp_zerosm.program import Program
+from sshsdp_zerosm.schedule import Schedule
+from sshsdp_zerosm.waiter import Waiter
+
+
+class Transport(ABC):
+    """One rank's end. Used by one thread at a time.
+
+    Collective calls (`arena`, `seal`, `exchange`, `idle`, `publish`, `barrier`, `close`) are made
+    by all ranks in the same order. A transport that raised a TransportError while it waited has
+    failed for good and raises it again; close it.
+
+    Attributes:
+        rank: this rank.
+        world: number of ranks.
+        timeout: seconds that a wait may take.
+        external_bytes: memory of arenas and control pages that this rank created, whole pages.
+        counters: what this rank has moved.
+    """
+
+    def __init__(
+        self, rank: int, world: int, timeout: float, boards: Sequence[Board], waiter: Waiter
+    ) -> None:
+        self.rank = rank
+        self.world = world
+        self.timeout = timeout
+        self.counters = Counters()
+        self.external_bytes = 0
+        self._boards = boards
+        self._own = boards[rank]
+        self._others = tuple(peer for peer in range(world) if peer != rank)
+        self._waiter = waiter
+        self._mailbox = Mailbox(rank, boards, waiter)
+        self._arenas: dict[str, Arena] = {}
+        self._compiler = Compiler(rank, self._arenas, boards, waiter)
+        self._programs: weakref.WeakSet[Program] = weakref.WeakSet()
+        self._sealed = False
+        self._closed = False
+
+    def arena(self, name: str, nbytes: int, *, shared: bool = False) -> Arena:
+        """Collective: zeroed memory of `nbytes` bytes per rank (`shared`: one for all ranks).
+
+        Raises:
+            ValueError: a name that is taken, or a negative size.
+            TransportError: after `seal`; ranks that ask for different things, or for more memory
+                than the host has (the same error on every rank).
+        """
+        self.check_usable()
+        if self._sealed:
+            raise TransportError(
+                f"expected all arenas before seal(), got {name!r} after it: plan the memory and "
+                f"register it at the start"
+            )
+        self._agree(name, nbytes, shared)
+        if name in self._arenas or nbytes < 0:
+            raise ValueError(
+                f"expected a new arena name and nbytes >= 0, got {name!r} and {nbytes}; there are "
+                f"{', '.join(self._arenas) or 'no arenas'}"
+            )
+        self._arenas[name] = arena = self._create(name, nbytes, shared)
+        return arena
+
+    def seal(self) -> None:
+        """Collective: from now on there are no new arenas."""
+        self.check_usable()
+        if not self._sealed:
+            self._seal()
+            self._sealed = True
+
+    def compile(self, schedule: Schedule) -> Program:
+        """Resolve a schedule's addresses; all ranks compile the same schedules in the same order.
+
+        Raises:
+            ValueError: the schedule doesn't fit this world, its arenas or channels in use.
+        """
+        self.check_usable()
+        program = self._compiler.compile(schedule, self)
+        self._programs.add(program)
+        return program
+
+    def exchange(self, payload: bytes) -> list[bytes]:
+        """Collective: every rank's payload, in rank order; sizes may differ.
+
+        Raises:
+            ValueError: some payload is larger than the mailbox (the same error on every rank).
+        """
+        return self.start_exchange(payload).wait()
+
+    def start_exchange(self, payload: bytes) -> Exchange:
+        """Collective: show `payload` to the others; ``wait()`` of the result gives theirs.
+
+        One may be open at a time.
+        """
+        self.check_usable()
+        return self._mailbox.post(Kind.EXCHANGE, payload)
+
+    @property
+    def generation(self) -> int:
+        """How often this rank has published."""
+        self.check_usable()
+        return self._own.words[GENERATION]
+
+    def idle(self) -> None:
+        """Collective: when it returns no rank reads what peers may read, until `publish`."""
+        self.barrier()
+
+    def publish(self) -> None:
+        """Collective: what peers may read is complete; raises the generation. Never blocks."""
+        self.check_usable()
+        self._own.words[GENERATION] += 1
+        self._waiter.wake(GENERATION, self._others)
+
+    def barrier(self) -> None:
+        """Collective: returns when all ranks have called it."""
+        self.check_usable()
+        words = self._own.words
+        need = words[BARRIER] + 1
+        words[BARRIER] = need
+        self._waiter.wake(BARRIER, self._others)
+        for peer in self._others:
+            if self._boards[peer].words[BARRIER] < need:
+                self._waiter.wait(peer, BARRIER, need, "barrier")
+
+    def abort(self, reason: str) -> None:
+        """Make every rank's waits, now and later, raise AbortedError with `reason`."""
+        if self._closed:
+            return
+        self._own.reason = reason
+        self._own.words[ABORTED] = 1
+        self._waiter.failure = self._waiter.failure or AbortedError(
+            f"rank {self.rank} aborted: {reason}"
+        )
+
+    def close(self) -> None:
+        """Release everything that no live tensor needs; every rank calls it, in any state.
+
+        It doesn't wait for the others, and calling it again does nothing.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        self._own.words[CLOSED] = 1
+        self._disconnect()
+        for program in self._programs:
+            program.release()
+        for arena in self._arenas.values():
+            arena.release()
+        self._arenas.clear()
+
+    def check_usable(self) -> None:
+        """TransportError if this transport is closed or has failed."""
+        if self._closed:
+            raise TransportError("expected an open transport, got a closed one: connect again")
+        if self._waiter.failure is not None:
+            raise self._waiter.failure
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close; on an exception that isn't the transport's own, abort first."""
+        if error is not None and not isinstance(error, TransportError):
+            with contextlib.suppress(TransportError):
+                self.abort(f"{type(error).__name__}: {error}")
+        self.close()
+
+    @abstractmethod
+    def _agree(self, name: str, nbytes: int, shared: bool) -> None:
+        """TransportError on every rank unless all ask for the same arena and can have it."""
+
+    @abstractmethod
+    def _create(self, name: str, nbytes: int, shared: bool) -> Arena:
+        """Make and hand over the memory of a new arena."""
+
+    @abstractmethod
+    def _seal(self) -> None:
+        """Agree that there are no more arenas."""
+
+    @abstractmethod
+    def _disconnect(self) -> None:
+        """Let go of peers and control pages."""

@@ -1,0 +1,32 @@
+"""What a rank does when a count that it needs isn't there yet."""
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from sshsdp_zerosm.board import ABORTED, Board
+from sshsdp_zerosm.errors import AbortedError, TransportError
+
+
+class Waiter(Protocol):
+    """Blocks for, and wakes, other ranks. The fast paths never get here."""
+
+    failure: TransportError | None
+
+    def wait(self, source: int, word: int, need: int, channel: str) -> None:
+        """Return once word `word` of rank `source` is at least `need`.
+
+        Raises:
+            TransportError: it can't be, or took longer than the timeout. The error is kept in
+                `failure`.
+        """
+
+    def wake(self, word: int, to: Iterable[int]) -> None:
+        """The own word was raised: wake the ranks in `to` if they sleep."""
+
+
+def find_abort(boards: Sequence[Board]) -> AbortedError | None:
+    """The error for the first rank that has aborted, or None."""
+    for rank, board in enumerate(boards):
+        if board.words[ABORTED]:
+            return AbortedError(f"rank {rank} aborted: {board.reason}")
+    return None
