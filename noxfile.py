@@ -139,8 +139,9 @@ def train(session: nox.Session) -> None:
 @nox.session
 def tests(session: nox.Session) -> None:
     """Test each package with nothing of ours installed but what it declares; `-- NAME ...`."""
+    chosen = selected(session)
     install(session, *TEST_TOOLS, *BUILD_TOOLS)
-    for package in selected(session):
+    for package in chosen:
         uninstall_ours(session)
         install_editable(session, closure(package.name), [package])
         session.run("python", "-m", "pytest", f"{package.folder}/tests")
