@@ -1,0 +1,120 @@
+"""Who claimed what: every rule applied to every parameter, the first match of a kind wins."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from sshsdp_shardchain import Degrees
+
+from sshsdp_fsdp_runtime.plan.model_spec import ModelSpec, ParameterSpec
+from sshsdp_fsdp_runtime.plan.patterns import matches
+from sshsdp_fsdp_runtime.plan.rules import Cast, PlanError, Sharding, Update
+
+Rule = TypeVar("Rule", Sharding, Cast, Update)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The rules that apply to one parameter; `update` is None for frozen parameters."""
+
+    parameter: ParameterSpec
+    degrees: Degrees
+    weight_dtype: torch.dtype
+    update: int | None  # index into the list of update rules
+
+
+def claim_parameters(
+    spec: ModelSpec,
+    sharding: Sequence[Sharding],
+    formats: Sequence[Cast],
+    updates: Sequence[Update],
+    world: int,
+) -> tuple[Claim, ...]:
+    """Apply the rules.
+
+    Raises:
+        PlanError: a rule claims nothing, a parameter is not claimed, a degree does not fit the
+            world, a cast is not to a floating dtype.
+    """
+    for rule in sharding:
+        _check_degrees(rule, world)
+    for cast in formats:
+        if not cast.dtype.is_floating_point:
+            raise PlanError(
+                f"expected a floating-point dtype in Cast({cast.pattern!r}), got {cast.dtype}"
+            )
+    used: set[int] = set()
+    claims = []
+    for parameter in spec.parameters:
+        shard = _first(sharding, parameter, used, _everything)
+        cast = _first(formats, parameter, used, _is_floating)
+        update = _first(updates, parameter, used, _is_updated)
+        if shard is None:
+            raise PlanError(
+                f"expected a Sharding rule for every parameter, got none for {parameter.name!r}; "
+                'end the list with Sharding("**", ...)'
+            )
+        if parameter.trainable and update is None:
+            raise PlanError(
+                f"expected every trainable parameter to be claimed by an Update rule, got none for "
+                f'{parameter.name!r}; end the list with Update("**", AdamW(...)) or freeze it with '
+                "requires_grad_(False)"
+            )
+        claims.append(
+            Claim(
+                parameter=parameter,
+                degrees=shard.degrees,
+                weight_dtype=cast.dtype if cast is not None else parameter.dtype,
+                update=None if update is None else list(map(id, updates)).index(id(update)),
+            )
+        )
+    _check_used([*sharding, *formats, *updates], used)
+    return tuple(claims)
+
+
+def _everything(_rule: object, _parameter: ParameterSpec) -> bool:
+    return True
+
+
+def _is_floating(_rule: object, parameter: ParameterSpec) -> bool:
+    return parameter.dtype.is_floating_point
+
+
+def _is_updated(rule: Update, parameter: ParameterSpec) -> bool:
+    return parameter.trainable and (rule.where is None or rule.where(parameter))
+
+
+def _first(
+    rules: Sequence[Rule],
+    parameter: ParameterSpec,
+    used: set[int],
+    applies: Callable[[Rule, ParameterSpec], bool],
+) -> Rule | None:
+    for rule in rules:
+        named = any(matches(rule.pattern, alias) for alias in parameter.aliases)
+        if named and applies(rule, parameter):
+            used.add(id(rule))
+            return rule
+    return None
+
+
+def _check_degrees(rule: Sharding, world: int) -> None:
+    degrees = rule.degrees
+    degrees.check_world(world)
+    if degrees not in (Degrees(1, 1, 1), Degrees(world, world, world)):
+        raise PlanError(
+            f"expected degrees (1, 1, 1) or ({world}, {world}, {world}) in this version, got "
+            f"({degrees.zero3}, {degrees.zero2}, {degrees.zero1}) for {rule.pattern!r} in a world "
+            f"of {world}; use Degrees({world}, {world}, {world}) to shard everything"
+        )
+
+
+def _check_used(rules: Iterable[Sharding | Cast | Update], used: set[int]) -> None:
+    for rule in rules:
+        if id(rule) not in used:
+            raise PlanError(
+                f"expected every rule to claim a parameter, got {type(rule).__name__}"
+                f"({rule.pattern!r}) that claims none; check the pattern ('*' stays within a name, "
+                "'**' crosses dots), or move it before the rules that match first"
+            )

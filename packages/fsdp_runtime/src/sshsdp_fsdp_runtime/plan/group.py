@@ -1,0 +1,82 @@
+"""Runtime groups: which parameters are gathered and reduced together, and in what order."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sshsdp_fsdp_runtime.plan.atom import AtomPlan
+from sshsdp_fsdp_runtime.plan.model_spec import ModelSpec, ParameterSpec
+from sshsdp_fsdp_runtime.plan.patterns import matches
+from sshsdp_fsdp_runtime.plan.rules import PlanError
+
+ROOT = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPlan:
+    """One runtime group.
+
+    Attributes:
+        module: name of the module whose forward it serves; "" is the root.
+        slot: index of the buffers it uses for gathered weights and gradients of a microbatch.
+            Groups with the same slot take turns.
+        atoms: its atoms, in order.
+    """
+
+    module: str
+    slot: int
+    atoms: tuple[AtomPlan, ...]
+
+    @property
+    def label(self) -> str:
+        """Name for people."""
+        return self.module or "root"
+
+
+def group_modules(spec: ModelSpec, patterns: Sequence[str] | None) -> tuple[str, ...]:
+    """Names of the modules that become groups, in registration order; the root is implied.
+
+    Without patterns, every element of every outermost ``nn.ModuleList`` is a group.
+
+    Raises:
+        PlanError: a pattern matches no module.
+    """
+    if patterns is None:
+        outer = [n for n in spec.lists if not any(n.startswith(o + ".") for o in spec.lists)]
+        patterns = [f"{name}.*" for name in outer]
+    for pattern in patterns:
+        if not any(matches(pattern, module) for module in spec.modules):
+            raise PlanError(
+                f"expected every group pattern to match a module, got {pattern!r} that matches "
+                "none; patterns of groups name modules, not parameters"
+            )
+    return tuple(m for m in spec.modules if any(matches(p, m) for p in patterns))
+
+
+def home_of(parameter: ParameterSpec, modules: Sequence[str]) -> str:
+    """The group that holds `parameter`: the innermost module that all its names share.
+
+    A parameter tied across groups belongs to the root, which is resident the whole forward.
+    """
+    homes = {_innermost(alias, modules) for alias in parameter.aliases}
+    return homes.pop() if len(homes) == 1 else ROOT
+
+
+def _innermost(name: str, modules: Sequence[str]) -> str:
+    inside = [module for module in modules if name.startswith(module + ".")]
+    return max(inside, key=len, default=ROOT)
+
+
+def assign_slots(modules: Sequence[str], slots: int) -> dict[str, int]:
+    """Slot of every group and of the root.
+
+    Groups that follow each other take turns over `slots` buffers. A group that holds another
+    one inside, the root above all, is resident together with it, so it gets a slot of its own.
+    """
+    leaves = [m for m in modules if not any(o.startswith(m + ".") for o in modules)]
+    shared = min(slots, len(leaves))
+    assigned = {module: index % shared for index, module in enumerate(leaves)}
+    for module in [*modules, ROOT]:
+        if module not in assigned:
+            assigned[module] = shared
+            shared += 1
+    return assigned

@@ -1,0 +1,158 @@
+"""The plan: one frozen value that holds every decision, described, forecast and signed."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+
+import torch
+from sshsdp_shardchain import Degrees
+from sshsdp_updates import AdamW
+
+from sshsdp_fsdp_runtime.plan.atom import AtomPlan, WeightForm, build_atoms
+from sshsdp_fsdp_runtime.plan.claims import Claim, claim_parameters
+from sshsdp_fsdp_runtime.plan.forecast import Forecast, forecast
+from sshsdp_fsdp_runtime.plan.group import (
+    ROOT,
+    GroupPlan,
+    assign_slots,
+    group_modules,
+    home_of,
+)
+from sshsdp_fsdp_runtime.plan.model_spec import ModelSpec
+from sshsdp_fsdp_runtime.plan.options import Options
+from sshsdp_fsdp_runtime.plan.rules import Cast, PlanError, Sharding, Update
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything that is decided about a sharded model.
+
+    Attributes:
+        spec: the model.
+        world: number of ranks.
+        options: choices that hold for the whole plan.
+        claims: which rules apply to which parameter.
+        groups: runtime groups in the order of the forward pass, the root last.
+        updates: one line per update rule, for signature and description.
+    """
+
+    spec: ModelSpec
+    world: int
+    options: Options
+    claims: tuple[Claim, ...]
+    groups: tuple[GroupPlan, ...]
+    updates: tuple[str, ...]
+
+    @property
+    def atoms(self) -> tuple[AtomPlan, ...]:
+        """All atoms, group by group."""
+        return tuple(atom for group in self.groups for atom in group.atoms)
+
+    @property
+    def reduction_order(self) -> tuple[GroupPlan, ...]:
+        """Groups in the order in which every rank reduces them: backward, the root last."""
+        return (*reversed(self.groups[:-1]), self.groups[-1])
+
+    def forecast(self) -> Forecast:
+        """Bytes by role."""
+        return forecast(self)
+
+    def sections(self) -> dict[str, str]:
+        """Digest of each part that must be equal on all ranks; named for error messages."""
+        layouts = [(g.module, g.slot, [(a.name, a.layout.signature()) for a in g.atoms]) for g in self.groups]
+        content = {
+            "versions": [(name, version(f"sshsdp-{name}")) for name in _PACKAGES]
+            + [("torch", torch.__version__)],
+            "world": self.world,
+            "model": (self.spec.parameters, self.spec.buffers, self.spec.modules),
+            "options": self.options,
+            "rules": (
+                [(c.parameter.name, c.degrees, c.weight_dtype, c.update) for c in self.claims],
+                self.updates,
+            ),
+            "layout": layouts,
+        }
+        return {key: hashlib.sha256(repr(value).encode()).hexdigest() for key, value in content.items()}
+
+    def signature(self) -> str:
+        """Hash of everything that ranks must agree on."""
+        return hashlib.sha256(repr(self.sections()).encode()).hexdigest()
+
+    def describe(self) -> str:
+        """The plan in words: who claimed what, groups, layouts, bytes."""
+        lines = [f"plan for {self.world} rank(s), {sum(p.numel for p in self.spec.parameters):,} parameters"]
+        for group in self.groups:
+            lines.append(f"group {group.label} (slot {group.slot})")
+            lines += [line for atom in group.atoms for line in _describe_atom(atom)]
+        return "\n".join([*lines, self.forecast().describe()])
+
+
+_PACKAGES = ("datatree", "shardchain", "zerosm", "mxfp", "updates", "fsdp-runtime")
+
+
+def _describe_atom(atom: AtomPlan) -> list[str]:
+    degrees = atom.degrees
+    head = (
+        f"  atom {atom.name}: degrees ({degrees.zero3}, {degrees.zero2}, {degrees.zero1}), "
+        f"{atom.form.value} {_short(atom.weight_dtype)} weights, "
+        + (f"main {_short(atom.main_dtype)}, {atom.rule!r}" if atom.main_dtype else "frozen")
+        + f", {atom.layout.numel:,} elements, {atom.layout.padding:,} of them padding"
+    )
+    return [head, *(f"    {'  = '.join(p.aliases)} {p.shape}" for p in atom.parameters)]
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def build_plan(
+    spec: ModelSpec,
+    world: int,
+    *,
+    sharding: Sequence[Sharding] | None = None,
+    groups: Sequence[str] | None = None,
+    formats: Sequence[Cast] = (),
+    updates: Sequence[Update] | None = None,
+    options: Options | None = None,
+) -> Plan:
+    """Decide everything, without a device, a process group or weights.
+
+    Args:
+        spec: the model.
+        world: number of ranks.
+        sharding: rules for degrees; default: everything over all ranks.
+        groups: patterns of modules that are gathered and reduced as one; default: the elements
+            of every outermost ``nn.ModuleList``.
+        formats: rules for the dtype of runtime weights; default: as the model was built.
+        updates: rules for optimizers; default: ``AdamW()`` for all.
+        options: choices for the whole plan.
+
+    Raises:
+        PlanError: rules and model don't fit.
+    """
+    options = options or Options()
+    if not spec.parameters:
+        raise PlanError("expected a model with parameters, got one without; there is nothing to shard")
+    sharding = sharding if sharding is not None else [Sharding("**", Degrees(world, world, world))]
+    if updates is None:
+        updates = [Update("**", AdamW())] if any(p.trainable for p in spec.parameters) else []
+    claims = claim_parameters(spec, sharding, formats, updates, world)
+    modules = group_modules(spec, groups)
+    slots = assign_slots(modules, options.slots)
+    form = WeightForm.ALIASED if options.form == "shared" else WeightForm.GATHERED
+    members: dict[str, list[Claim]] = {module: [] for module in [*modules, ROOT]}
+    for claim in claims:
+        members[home_of(claim.parameter, modules)].append(claim)
+    rules = [update.rule for update in updates]
+    return Plan(
+        spec=spec,
+        world=world,
+        options=options,
+        claims=claims,
+        groups=tuple(
+            GroupPlan(module, slots[module], build_atoms(module, own, rules, world, form))
+            for module, own in members.items()
+        ),
+        updates=tuple(f"{update.pattern}: {update.rule!r}" for update in updates),
+    )

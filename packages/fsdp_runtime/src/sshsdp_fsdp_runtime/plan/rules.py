@@ -1,0 +1,47 @@
+"""The rules that a user writes: who is sharded how, computed in what, updated by what."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from sshsdp_shardchain import Degrees
+from sshsdp_updates import UpdateRule
+
+from sshsdp_fsdp_runtime.plan.model_spec import ParameterSpec
+
+
+class PlanError(ValueError):
+    """The rules and the model don't fit; nothing was allocated, sent or changed."""
+
+
+def is_matrix(parameter: ParameterSpec) -> bool:
+    """Predicate for `Update.where`: the parameter has two or more dimensions."""
+    return len(parameter.shape) >= 2
+
+
+@dataclass(frozen=True, slots=True)
+class Sharding:
+    """Parameters that match `pattern` are sharded with `degrees` (paper, section 2.1)."""
+
+    pattern: str
+    degrees: Degrees
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """Parameters that match `pattern` are computed with in `dtype` (G is a cast).
+
+    Main weights, main gradients and optimizer state stay in FP32 or wider.
+    """
+
+    pattern: str
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """Trainable parameters that match `pattern` (and `where`) are updated by `rule`."""
+
+    pattern: str
+    rule: UpdateRule
+    where: Callable[[ParameterSpec], bool] | None = None

@@ -1,0 +1,14 @@
+"""Executes a plan: buffers, slots, gradients, hooks. It decides nothing about layout or order."""
+
+from sshsdp_fsdp_runtime.runtime.entry import CheckpointEntry
+from sshsdp_fsdp_runtime.runtime.fragment_tensor import FragmentTensor
+from sshsdp_fsdp_runtime.runtime.sharded import ShardedModule, fully_shard
+from sshsdp_fsdp_runtime.runtime.sharded_gradient import ShardedGradient
+
+__all__ = [
+    "CheckpointEntry",
+    "FragmentTensor",
+    "ShardedGradient",
+    "ShardedModule",
+    "fully_shard",
+]

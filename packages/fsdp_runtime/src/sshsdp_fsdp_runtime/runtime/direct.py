@@ -1,0 +1,168 @@
+"""Operations whose weight gradients are written straight into g' (paper, section 4.2).
+
+Also known as fused weight-gradient accumulation. The first write of a region in a buffer's
+lifetime overwrites, later ones add, so nothing is zeroed, copied or accumulated separately.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn import functional
+
+if TYPE_CHECKING:
+    from sshsdp_fsdp_runtime.runtime.handle import ParameterHandle
+
+Gradients = tuple[torch.Tensor | None, ...]
+
+
+def wants_gradient(handle: "ParameterHandle") -> bool:
+    """Whether the running backward pass accumulates into this parameter.
+
+    ``ctx.needs_input_grad`` is true even under ``backward(inputs=...)`` and ``autograd.grad`` of
+    other tensors; only the engine knows (torch keeps the question private).
+    """
+    try:
+        wanted: bool = torch._C._will_engine_execute_node(handle.accumulate_node)  # type: ignore[attr-defined]
+    except RuntimeError as error:
+        raise RuntimeError(
+            f"expected gradients of sharded parameters from loss.backward(), got "
+            f"torch.autograd.grad for {handle.spec.name!r}; call backward() and read p.grad"
+        ) from error
+    return wanted
+
+
+class DirectLinear(torch.autograd.Function):
+    """``y = x W^T + b`` with dW = dy^T x and db = sum(dy) written into g'."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        handle: "ParameterHandle",
+        bias_handle: "ParameterHandle | None",
+    ) -> torch.Tensor:
+        """Compute y; the weight is not saved: backward takes it from the group's buffer."""
+        ctx.save_for_backward(x)
+        ctx.handle, ctx.bias_handle = handle, bias_handle
+        return functional.linear(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, dy: torch.Tensor) -> Gradients:
+        """dx is returned; dW and db go to g' unless a graph of the backward is wanted."""
+        (x,) = ctx.saved_tensors
+        handle, bias_handle = ctx.handle, ctx.bias_handle
+        with torch._C.DisableTorchFunctionSubclass():
+            if not handle.weights.ready:
+                handle.weights.unshard()
+            weight = handle.parameter
+            dy2, x2 = dy.reshape(-1, dy.shape[-1]), x.reshape(-1, x.shape[-1])
+            dx = torch.mm(dy2, weight).view(x.shape) if ctx.needs_input_grad[0] else None
+            if torch.is_grad_enabled():
+                return dx, torch.mm(dy2.t(), x2), dy2.sum(0) if bias_handle else None, None, None
+            if ctx.needs_input_grad[1] and wants_gradient(handle):
+                gradient, first = handle.passes.claim(handle)
+                if first:
+                    torch.mm(dy2.t(), x2, out=gradient)
+                else:
+                    torch.addmm(gradient, dy2.t(), x2, out=gradient)
+            if bias_handle is not None and ctx.needs_input_grad[2] and wants_gradient(bias_handle):
+                gradient, first = bias_handle.passes.claim(bias_handle)
+                if first:
+                    torch.sum(dy2, 0, out=gradient)
+                else:
+                    gradient.add_(dy2.sum(0))
+        return dx, None, None, None, None
+
+
+class DirectEmbedding(torch.autograd.Function):
+    """Row lookup whose gradient rows are added into g'."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        index: torch.Tensor,
+        weight: torch.Tensor,
+        padding_idx: int | None,
+        handle: "ParameterHandle",
+    ) -> torch.Tensor:
+        """Look up rows."""
+        ctx.save_for_backward(index)
+        ctx.handle, ctx.padding_idx = handle, padding_idx
+        return functional.embedding(index, weight, padding_idx)
+
+    @staticmethod
+    def backward(ctx: Any, dy: torch.Tensor) -> Gradients:
+        """Add rows; the one zero pass of a region that no earlier write covered is listed."""
+        (index,) = ctx.saved_tensors
+        handle = ctx.handle
+        padding = -1 if ctx.padding_idx is None else ctx.padding_idx
+        with torch._C.DisableTorchFunctionSubclass():
+            if torch.is_grad_enabled():
+                rows = handle.spec.shape[0]
+                dense = torch.ops.aten.embedding_dense_backward(dy, index, rows, padding, False)
+                return None, dense, None, None
+            if wants_gradient(handle):
+                rows, flat = dy.reshape(-1, dy.shape[-1]), index.reshape(-1)
+                if padding >= 0:
+                    kept = flat != padding
+                    rows, flat = rows[kept], flat[kept]
+                gradient, first = handle.passes.claim(handle)
+                if first:
+                    gradient.zero_()
+                gradient.index_add_(0, flat, rows)
+        return None, None, None, None
+
+
+def _handle_of(tensor: Any) -> "ParameterHandle | None":
+    """The handle of a sharded parameter that wants a gradient now."""
+    handle: ParameterHandle | None = getattr(tensor, "_handle", None)
+    if handle is None or handle.passes is None or not tensor.requires_grad:
+        return None
+    return handle if torch.is_grad_enabled() else None
+
+
+def _autocast_differs(weight: torch.Tensor) -> bool:
+    device = weight.device.type
+    return torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) != weight.dtype
+
+
+def _linear(
+    input: torch.Tensor,  # noqa: A002 (torch's own name, callers may pass it by keyword)
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+) -> torch.Tensor:
+    handle, bias_handle = _handle_of(weight), _handle_of(bias)
+    unusual = bias is not None and bias_handle is None and bias.requires_grad
+    if handle is None or unusual or _autocast_differs(weight) or type(input) is not torch.Tensor:
+        return functional.linear(input, weight, bias)
+    result: torch.Tensor = DirectLinear.apply(input, weight, bias, handle, bias_handle)  # type: ignore[no-untyped-call]
+    return result
+
+
+def _embedding(
+    input: torch.Tensor,  # noqa: A002 (torch's own name, callers may pass it by keyword)
+    weight: torch.Tensor,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> torch.Tensor:
+    handle = _handle_of(weight)
+    if handle is None or max_norm is not None or scale_grad_by_freq or sparse:
+        return functional.embedding(
+            input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse
+        )
+    if padding_idx is not None and padding_idx < 0:
+        padding_idx += handle.spec.shape[0]
+    result: torch.Tensor = DirectEmbedding.apply(input, weight, padding_idx, handle)  # type: ignore[no-untyped-call]
+    return result
+
+
+DIRECT: dict[Callable[..., Any], Callable[..., Any]] = {
+    functional.linear: _linear,
+    functional.embedding: _embedding,
+}

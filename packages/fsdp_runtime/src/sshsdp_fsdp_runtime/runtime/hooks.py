@@ -1,0 +1,135 @@
+"""Hooks that connect a module tree and autograd with the runtime."""
+
+from collections.abc import Iterator
+from typing import Any, TypeAlias
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves
+from torch.utils.hooks import RemovableHandle
+
+from sshsdp_fsdp_runtime.runtime.handle import ParameterHandle
+from sshsdp_fsdp_runtime.runtime.parameter import ShardedParameter, take_autograd_gradient
+from sshsdp_fsdp_runtime.runtime.state import RuntimeState
+from sshsdp_fsdp_runtime.runtime.weights import WeightGroup
+
+Place: TypeAlias = tuple[dict[str, nn.Parameter | None], str, ParameterHandle]
+
+
+def install(model: nn.Module, state: RuntimeState) -> list[RemovableHandle]:
+    """Install all hooks; removing what is returned takes them out again."""
+    hooks = [hook for handle in state.handles for hook in _watch_gradient(handle)]
+    modules = dict(model.named_modules())
+    for name, group in state.weights.items():
+        if name and group.releases:
+            hooks += _serve_forward(modules[name], group)
+    return hooks + _serve_root(model, state)
+
+
+def _watch_gradient(handle: ParameterHandle) -> Iterator[RemovableHandle]:
+    passes = handle.passes
+    if passes is None:
+        return
+
+    def on_accumulated(parameter: torch.Tensor) -> None:
+        with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
+            gradient = take_autograd_gradient(parameter)
+            if gradient is not None:
+                target, first = passes.claim(handle)
+                if first:
+                    target.copy_(gradient)
+                else:
+                    target.add_(gradient)
+            passes.complete(handle)
+
+    yield handle.parameter.register_post_accumulate_grad_hook(on_accumulated)
+
+
+def _serve_forward(module: nn.Module, group: WeightGroup) -> list[RemovableHandle]:
+    """Weights are there during the module's forward and from the start of its backward."""
+
+    def before(_module: nn.Module, _args: Any) -> None:
+        group.unshard()
+        group.active += 1
+
+    def after(_module: nn.Module, _args: Any, output: Any) -> None:
+        group.active = max(group.active - 1, 0)
+        if torch._C._current_graph_task_id() == -1:
+            group.reshard()
+        for tensor in _differentiable(output):
+            tensor.register_hook(expect_backward)
+
+    def expect_backward(_gradient: torch.Tensor) -> None:
+        group.unshard()
+        group.awaited = True
+
+    return [
+        module.register_forward_pre_hook(before),
+        module.register_forward_hook(after, always_call=True),
+    ]
+
+
+def _serve_root(model: nn.Module, state: RuntimeState) -> list[RemovableHandle]:
+    """The root's weights as those of any group; also the begin and end of backward passes."""
+    root = state.weights[""]
+    places = _places(model, state)
+
+    def before(_module: nn.Module, _args: Any) -> None:
+        if torch._C._current_graph_task_id() == -1:
+            state.passes.check_idle()
+        _check_usable(places, state)
+        root.unshard()
+        root.active += 1
+
+    def after(_module: nn.Module, _args: Any, output: Any) -> None:
+        root.active = max(root.active - 1, 0)
+        if torch._C._current_graph_task_id() == -1:
+            root.reshard()
+        for tensor in _differentiable(output):
+            tensor.register_hook(expect_backward)
+
+    def expect_backward(_gradient: torch.Tensor) -> None:
+        state.passes.arm()
+        root.unshard()
+
+    return [
+        model.register_forward_pre_hook(before),
+        model.register_forward_hook(after, always_call=True),
+    ]
+
+
+def _differentiable(output: Any) -> list[torch.Tensor]:
+    if not torch.is_grad_enabled():
+        return []
+    leaves = tree_leaves(output)
+    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+
+
+def _check_usable(places: list[Place], state: RuntimeState) -> None:
+    """Weights are whole, and the model still holds the parameters that were sharded."""
+    if state.update.broken:
+        raise RuntimeError(
+            "expected complete weights, got an update that failed half-way; load a checkpoint"
+        )
+    for parameters, key, handle in places:
+        if parameters[key] is not handle.parameter or type(handle.parameter) is not ShardedParameter:
+            _raise_changed(handle)
+
+
+def _places(model: nn.Module, state: RuntimeState) -> list[Place]:
+    """Where the model's modules hold each parameter."""
+    by_parameter = {id(handle.parameter): handle for handle in state.handles}
+    return [
+        (module._parameters, key, by_parameter[id(parameter)])
+        for module in model.modules()
+        for key, parameter in module._parameters.items()
+        if parameter is not None
+    ]
+
+
+def _raise_changed(handle: ParameterHandle) -> None:
+    raise RuntimeError(
+        f"expected the parameter {handle.spec.name!r} that was sharded, got another object or class; "
+        "move, cast or replace parameters before fully_shard(), and edit values in "
+        "model.unsharded(...)"
+    )

@@ -1,0 +1,89 @@
+"""Initial values: every rank ends with rank 0's, or with proof that they were equal."""
+
+import hashlib
+from typing import Literal
+
+import torch
+from sshsdp_zerosm import Arena, Transport
+from torch import nn
+
+from sshsdp_fsdp_runtime.plan import Plan
+from sshsdp_fsdp_runtime.plan.extent import staging_bytes
+from sshsdp_fsdp_runtime.runtime.handle import ParameterHandle
+from sshsdp_fsdp_runtime.runtime.pieces import store
+
+
+class Staging:
+    """A small shared buffer through which one rank's tensors reach all others, piece by piece."""
+
+    def __init__(self, transport: Transport, arena: Arena | None) -> None:
+        self._transport = transport
+        self._memory = arena.tensor() if arena is not None else None
+
+    @classmethod
+    def create(cls, plan: Plan, transport: Transport, prefix: str) -> "Staging":
+        """Collective."""
+        nbytes = staging_bytes(plan.spec, plan.world)
+        arena = transport.arena(f"{prefix}staging", nbytes, shared=True) if nbytes else None
+        return cls(transport, arena)
+
+    def broadcast(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Rank 0's values of `tensor`, 1-D, on every rank. Collective."""
+        flat = tensor.detach().contiguous().view(-1)
+        if self._memory is None or flat.numel() == 0:
+            return flat
+        source = flat.view(torch.uint8)
+        result = source if self._transport.rank == 0 else torch.empty_like(source)
+        for start in range(0, source.numel(), self._memory.numel()):
+            piece = slice(start, min(start + self._memory.numel(), source.numel()))
+            window = self._memory[: piece.stop - piece.start]
+            if self._transport.rank == 0:
+                window.copy_(source[piece])
+            self._transport.barrier()
+            if self._transport.rank != 0:
+                result[piece].copy_(window)
+            self._transport.barrier()
+        return result.view(flat.dtype)
+
+
+def distribute(
+    model: nn.Module,
+    handles: list[ParameterHandle],
+    transport: Transport,
+    staging: Staging,
+    sync: Literal["rank0", "assert"],
+) -> None:
+    """Fill this rank's shards, and every buffer of the model, with the initial values. Collective.
+
+    Raises:
+        RuntimeError: with ``assert``, ranks were built with different values (on every rank).
+    """
+    if sync == "assert":
+        _assert_equal(model, handles, transport)
+    with torch.no_grad():
+        for handle in handles:
+            values = handle.parameter.detach()
+            flat = staging.broadcast(values) if sync == "rank0" else values.reshape(-1)
+            store(handle, flat, transport.rank)
+        for buffer in model.buffers() if sync == "rank0" else ():
+            if buffer.numel():
+                buffer.copy_(staging.broadcast(buffer).view(buffer.shape))
+
+
+def _assert_equal(
+    model: nn.Module, handles: list[ParameterHandle], transport: Transport
+) -> None:
+    parameters = [(handle.spec.name, handle.parameter) for handle in handles]
+    tensors: list[tuple[str, torch.Tensor]] = [*parameters, *model.named_buffers()]
+    total = hashlib.sha256(b"".join(_digest(tensor) for _, tensor in tensors)).digest()
+    if len(set(transport.exchange(total))) > 1:
+        raise RuntimeError(
+            "expected equal initial values on all ranks with sync='assert', got different ones; "
+            "seed every rank alike, or use sync='rank0' to take rank 0's"
+        )
+
+
+def _digest(tensor: torch.Tensor) -> bytes:
+    flat = tensor.detach().contiguous().view(-1)
+    data = flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
+    return hashlib.sha256(data).digest()

@@ -1,0 +1,104 @@
+"""The parameter class of sharded models: sees every use of a weight, shows sharded gradients."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from sshsdp_fsdp_runtime.runtime.direct import DIRECT
+
+if TYPE_CHECKING:
+    from sshsdp_fsdp_runtime.runtime.handle import ParameterHandle
+
+# Questions about a parameter that can be answered without its values.
+_METADATA = frozenset(
+    {
+        torch.Tensor.dim,
+        torch.Tensor.element_size,
+        torch.Tensor.is_complex,
+        torch.Tensor.is_contiguous,
+        torch.Tensor.is_floating_point,
+        torch.Tensor.nelement,
+        torch.Tensor.numel,
+        torch.Tensor.register_hook,
+        torch.Tensor.register_post_accumulate_grad_hook,
+        torch.Tensor.requires_grad_,
+        torch.Tensor.size,
+        torch.Tensor.storage_offset,
+        torch.Tensor.stride,
+        torch.is_complex,
+        torch.is_floating_point,
+        torch.numel,
+    }
+)
+
+
+class ShardedParameter(nn.Parameter):
+    """A parameter whose weight and gradient live in the buffers of a plan.
+
+    A model's own parameter objects get this class when the model is sharded, so their identity,
+    and with it every tie, is kept.
+    """
+
+    _handle: "ParameterHandle"
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        function: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Deliver weights that are about to be read, and gradients straight into g'."""
+        kwargs = kwargs or {}
+        with torch._C.DisableTorchFunctionSubclass():
+            if function.__name__ not in ("__get__", "__set__") and function not in _METADATA:
+                for argument in (*args, *kwargs.values()):
+                    if type(argument) is ShardedParameter:
+                        weights = argument._handle.weights
+                        if not weights.ready:
+                            weights.unshard()
+            direct = DIRECT.get(function)
+            if direct is not None and not torch.compiler.is_compiling():
+                return direct(*args, **kwargs)
+            return function(*args, **kwargs)
+
+    @property  # type: ignore[override]
+    def grad(self) -> Any:
+        """The sharded gradient of this round, or None when the round has none.
+
+        Reading it never communicates; its norm and ``mul_`` finalize gradients on all ranks.
+        """
+        handle = self._handle
+        return None if handle.passes is None else handle.passes.show_gradient(handle)
+
+    @grad.setter
+    def grad(self, value: torch.Tensor | None) -> None:
+        handle = self._handle
+        if value is not None:
+            raise RuntimeError(
+                f"expected None, which drops the gradient of {handle.spec.name!r}, got a tensor; "
+                "gradients of sharded parameters come from loss.backward() only"
+            )
+        if handle.passes is not None:
+            handle.passes.drop_gradient(handle)
+
+    @grad.deleter
+    def grad(self) -> None:
+        self.grad = None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        raise RuntimeError(
+            f"expected a sharded model to stay in place, got deepcopy of {self._handle.spec.name!r}; "
+            "copy weights with model.full_state_dict(), or build the copy before fully_shard()"
+        )
+
+
+def take_autograd_gradient(parameter: torch.Tensor) -> torch.Tensor | None:
+    """Take what autograd accumulated, which `ShardedParameter.grad` hides, and clear it."""
+    gradient: torch.Tensor | None = torch.Tensor.grad.__get__(parameter)
+    if gradient is not None:
+        torch.Tensor.grad.__set__(parameter, None)
+    return gradient

@@ -1,0 +1,235 @@
+"""Backward passes: which reduction happens when, in an order that is the same on every rank.
+
+Each pass makes exactly one early reduction per group, in planned order, whatever the rank
+computed; a rank contributes zeros for what it did not. Gradients that arrive after their group's
+early reduction go to one closing reduction, for the groups that any rank reports as dirty when
+the pass has ended. So rank-dependent branches, shared parameters and any order of backward are
+right, and a rank that skips a backward is a named error instead of a wrong sum.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from sshsdp_fsdp_runtime.runtime.ballot import Ballot
+from sshsdp_fsdp_runtime.runtime.gradient_group import GradientGroup
+from sshsdp_fsdp_runtime.runtime.handle import ParameterHandle
+
+PASS, FINALIZE = 1, 2
+HEADER = 9  # bytes of a message: its kind and the number of passes of all rounds so far
+
+
+class Passes:
+    """Order and bookkeeping of backward passes over all groups.
+
+    Attributes:
+        groups: in the order of reductions.
+        count: backward passes of this round, begun ones included.
+        changed: called when main gradients change.
+    """
+
+    def __init__(
+        self,
+        groups: Sequence[GradientGroup],
+        ballot: Ballot | None,
+        abort: Callable[[str], None],
+    ) -> None:
+        self.groups = tuple(groups)
+        self.count = 0
+        self.changed: Callable[[], None] = lambda: None
+        self.show_gradient: Callable[[ParameterHandle], Any] = lambda _handle: None
+        self.drop_gradient: Callable[[ParameterHandle], None] = lambda _handle: None
+        self._order = tuple(group for group in groups if group.reduces)
+        self._next = 0
+        self._pending: deque[GradientGroup] = deque()
+        self._ballot = ballot
+        self._abort = abort
+        self._armed = False
+        self._total = 0
+
+    # Events of autograd
+
+    def arm(self) -> None:
+        """A backward pass has begun; have its end reported. Called inside backward, idempotent."""
+        if self._armed:
+            return
+        self.settle()
+        self._armed = True
+        self.count += 1
+        self._total += 1
+        if self._ballot is not None:
+            self._ballot.show(self._total)
+        self.changed()
+        torch.autograd.Variable._execution_engine.queue_callback(self._end)  # type: ignore[attr-defined]
+
+    def claim(self, handle: ParameterHandle) -> tuple[torch.Tensor, bool]:
+        """Where to write a gradient, and whether to overwrite (or to add).
+
+        The caller writes the whole parameter when told to overwrite.
+        """
+        self.arm()
+        group = handle.gradients
+        assert group is not None
+        assert handle.gradient is not None
+        handle.used = True
+        if not handle.buffers.atom.accumulates_in_place:
+            if not group.opened and not group.issued:
+                self._open(group)
+            if group.issued:
+                return group.claim_late(handle)
+        first, handle.written = not handle.written, True
+        return handle.gradient, first
+
+    def complete(self, handle: ParameterHandle) -> None:
+        """Autograd has nothing more for this parameter (so far)."""
+        self.arm()
+        group = handle.gradients
+        assert group is not None
+        if not group.see(handle):
+            return
+        if handle.weights.releases:
+            handle.weights.reshard()
+        while self._next < len(self._order) and self._order[self._next].complete:
+            self._issue_next()
+
+    # Synchronization
+
+    def settle(self) -> None:
+        """Finish the pass that has ended before: agree on late gradients and reduce them."""
+        if self._ballot is None or not self._ballot.open:
+            return
+        messages = self._collect(PASS)
+        width = (len(self._order) + 7) // 8
+        dirty = 0
+        for message in messages:
+            dirty |= int.from_bytes(message[HEADER : HEADER + width], "little")
+        self._close(dirty)
+
+    def drain(self) -> None:
+        """Settle, and finish every reduction: main gradients hold all passes so far."""
+        self._check_ended()
+        self.settle()
+        while self._pending:
+            self._pending.popleft().reduce()
+
+    def agree_on_use(self, handles: Sequence[ParameterHandle]) -> list[bool]:
+        """Per parameter, whether any rank has a gradient for it. Collective.
+
+        Raises:
+            RuntimeError: ranks made different numbers of backward passes.
+        """
+        used = sum(1 << handle.index for handle in handles if handle.used)
+        if self._ballot is not None:
+            width = (len(handles) + 7) // 8
+            self._post(FINALIZE, used.to_bytes(width, "little"))
+            if max(shown := self._ballot.shown()) > self._total:
+                # A rank that is ahead may wait for this one's gradients: it must hear of it.
+                raise self._uneven(shown)
+            for message in self._collect(FINALIZE):
+                used |= int.from_bytes(message[HEADER : HEADER + width], "little")
+        return [bool(used >> handle.index & 1) for handle in handles]
+
+    def begin_round(self) -> None:
+        """Drop all gradients."""
+        self.drain()
+        self.count = 0
+        for group in self.groups:
+            group.begin_round()
+        self.changed()
+
+    def check_idle(self) -> None:
+        """Called when a forward begins outside of any backward.
+
+        Raises:
+            RuntimeError: the last backward raised half-way, so that ranks may disagree.
+        """
+        if self._armed and torch._C._current_graph_task_id() == -1:
+            raise RuntimeError(
+                "expected the last backward to finish, got one that raised: gradients of this "
+                "round are incomplete and ranks may disagree; rebuild the model or load a checkpoint"
+            )
+
+    # Internals
+
+    def _check_ended(self) -> None:
+        if self._armed:
+            raise RuntimeError(
+                "expected the running backward to end first, got a request for finished gradients "
+                "from inside it; call step(), clip or read p.grad after backward() has returned"
+            )
+
+    def _end(self) -> None:
+        self._armed = False
+        while self._next < len(self._order):
+            self._issue_next()
+        self._next = 0
+        dirty = sum(1 << index for index, group in enumerate(self._order) if group.dirty)
+        for group in self.groups:
+            group.seen = 0
+            for handle in (*group.reduced, *group.in_place):
+                handle.weights.reshard()
+        if self._ballot is None:
+            self._close(dirty)
+        else:
+            self._post(PASS, dirty.to_bytes((len(self._order) + 7) // 8, "little"))
+
+    def _close(self, dirty: int) -> None:
+        """Reduce once more the groups that any rank reports, given as bits in planned order."""
+        for index, group in enumerate(self._order):
+            group.issued = False
+            if dirty >> index & 1:
+                self._open(group)
+                group.restore_late()
+                group.announce()
+                self._pending.append(group)
+
+    def _open(self, group: GradientGroup) -> None:
+        """Give the group its slot, after whoever holds it.
+
+        A holder whose turn in the order is before the group's is reduced now, complete so far.
+        One whose turn is later can't be reduced yet: it hands the slot over, and what it has
+        written arrives with the closing reduction.
+        """
+        occupant = group.slot.occupant
+        if occupant is not None and occupant.opened:
+            if occupant.index > group.index:
+                occupant.hand_over(group)
+                return
+            while not occupant.issued:
+                self._issue_next()
+        while group.slot.occupant is not None:
+            self._pending.popleft().reduce()
+        group.open()
+
+    def _issue_next(self) -> None:
+        group = self._order[self._next]
+        if not group.opened:
+            self._open(group)
+        group.announce()
+        group.issued = True
+        self._next += 1
+        self._pending.append(group)
+        while self._pending and self._pending[0].can_reduce():
+            self._pending.popleft().reduce()
+
+    def _post(self, kind: int, content: bytes) -> None:
+        assert self._ballot is not None
+        self._ballot.post(bytes([kind]) + self._total.to_bytes(8, "little") + content)
+
+    def _collect(self, kind: int) -> list[bytes]:
+        assert self._ballot is not None
+        messages = self._ballot.collect()
+        totals = [int.from_bytes(message[1:HEADER], "little") for message in messages]
+        if any(message[0] != kind for message in messages) or len(set(totals)) > 1:
+            raise self._uneven(totals)
+        return messages
+
+    def _uneven(self, totals: Sequence[int]) -> RuntimeError:
+        text = (
+            "expected every rank to call backward equally often before gradients are used, got "
+            f"{list(totals)} backward passes by rank; give every rank as many microbatches"
+        )
+        self._abort(text)
+        return RuntimeError(text)

@@ -1,0 +1,322 @@
+"""`fully_shard` and the methods that it gives to a model."""
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal, NoReturn, TypeVar
+
+import torch
+from sshsdp_updates import ShardedOptimizer
+from sshsdp_zerosm import Transport
+from torch import nn
+
+from sshsdp_fsdp_runtime.plan import Cast, ModelSpec, Options, Plan, Sharding, Update, build_plan
+from sshsdp_fsdp_runtime.plan.patterns import matches
+from sshsdp_fsdp_runtime.runtime.agreement import agree_on_plan
+from sshsdp_fsdp_runtime.runtime.entry import (
+    CheckpointEntry,
+    model_entries,
+    optimizer_entries,
+    persistent_buffers,
+)
+from sshsdp_fsdp_runtime.runtime.environment import transport_from_environment
+from sshsdp_fsdp_runtime.runtime.fragment_tensor import FragmentTensor
+from sshsdp_fsdp_runtime.runtime.hooks import install
+from sshsdp_fsdp_runtime.runtime.parameter import ShardedParameter
+from sshsdp_fsdp_runtime.runtime.pieces import full_value, store
+from sshsdp_fsdp_runtime.runtime.state import RuntimeState
+
+Model = TypeVar("Model", bound=nn.Module)
+
+_ordinals = itertools.count()
+
+
+class ShardedModule(nn.Module):
+    """What a model can do once it is sharded. Its class becomes a subclass of this and its own."""
+
+    _sharded: RuntimeState
+    _sharded_hooks: list[Any]
+    _owns_transport: bool
+
+    @property
+    def optimizer(self) -> ShardedOptimizer:
+        """The optimizer over this rank's shards; an ordinary ``torch.optim.Optimizer``."""
+        if self._sharded.optimizer is None:
+            raise AttributeError(
+                "expected trainable parameters, got a model that is frozen; unfreeze before "
+                "fully_shard()"
+            )
+        return self._sharded.optimizer
+
+    @property
+    def plan(self) -> Plan:
+        """What was decided about the model: ``describe()``, ``forecast()``, ``signature()``."""
+        return self._sharded.plan
+
+    @property
+    def transport(self) -> Transport:
+        """What connects the ranks."""
+        return self._sharded.transport
+
+    def finalize_gradients(self) -> None:
+        """Make main gradients final now instead of in the next step. Collective."""
+        self._sharded.gradients.finalize()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: ARG002 (torch's signature)
+        """Drop all gradients: the next ones overwrite. Collective."""
+        self._sharded.gradients.drop_all()
+
+    @contextmanager
+    def unsharded(self, *patterns: str, write: bool = True) -> Iterator[dict[str, torch.Tensor]]:
+        """Full main weights by name, on every rank. Collective, on entry and on exit.
+
+        Args:
+            *patterns: names of parameters, ``*`` within a name, ``**`` across dots; none: all.
+            write: on exit take back what was changed in place. Every rank must make the same
+                changes, since each keeps the part that it owns.
+        """
+        state = self._sharded
+        chosen = [
+            handle
+            for handle in state.handles
+            if not patterns or any(matches(p, a) for p in patterns for a in handle.spec.aliases)
+        ]
+        for pattern in patterns:
+            if not any(matches(pattern, alias) for h in chosen for alias in h.spec.aliases):
+                raise ValueError(f"expected a pattern that names parameters, got {pattern!r}")
+        state.transport.barrier()
+        full = {}
+        for handle in chosen:
+            value = full_value(handle, state.buffers)
+            full.update(dict.fromkeys(handle.spec.aliases, value))
+        yield full
+        if write:
+            with self._writing_weights():
+                for handle in chosen:
+                    store(handle, full[handle.spec.name].view(-1), state.transport.rank)
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
+        """Sharded values under the model's own names; never communicates.
+
+        The values are for ``torch.distributed.checkpoint``; `full_state_dict` gives tensors.
+        """
+        if args or kwargs.get("destination") is not None or kwargs.get("prefix"):
+            raise TypeError("expected no arguments, got some; state_dict() is of the whole model")
+        return {
+            entry.key.removeprefix("model."): FragmentTensor(
+                entry.tensor, entry.shape, entry.start, writes=entry.writes
+            )
+            for entry in model_entries(self, self._sharded)
+        }
+
+    def full_state_dict(self) -> dict[str, torch.Tensor]:
+        """Full values under the model's own names, in main precision, on every rank. Collective."""
+        with self.unsharded(write=False) as full:
+            values = dict(full)
+        values.update({n: self.get_buffer(n).detach().clone() for n in persistent_buffers(self)})
+        return values
+
+    def load_state_dict(  # type: ignore[override]
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> None:
+        """Take full values, equal on all ranks, from a plain state dict. Collective.
+
+        Raises:
+            ValueError: names or shapes differ; nothing was changed.
+        """
+        if assign or not strict:
+            raise TypeError("expected strict=True and assign=False, got other: shards stay in place")
+        state = self._sharded
+        buffers = {name: self.get_buffer(name) for name in persistent_buffers(self)}
+        shapes = {a: h.spec.shape for h in state.handles for a in h.spec.aliases}
+        shapes |= {name: tuple(buffer.shape) for name, buffer in buffers.items()}
+        _check_shapes(shapes, state_dict)
+        with self._writing_weights(), torch.no_grad():
+            for handle in state.handles:
+                values = state_dict[handle.spec.name].detach().reshape(-1)
+                store(handle, values, state.transport.rank)
+            for name, buffer in buffers.items():
+                buffer.copy_(state_dict[name])
+
+    def close(self) -> None:
+        """Let go of all buffers; the model can't be used afterwards. Collective, idempotent."""
+        for hook in self._sharded_hooks:
+            hook.remove()
+        self._sharded_hooks.clear()
+        self._sharded.close()
+        if self._owns_transport:
+            self._sharded.transport.close()
+
+    # Checkpoints
+
+    def checkpoint_tensors(self) -> Iterator[CheckpointEntry]:
+        """Every logical tensor of model and optimizer, as this rank holds it."""
+        yield from model_entries(self, self._sharded)
+        yield from optimizer_entries(self._sharded)
+
+    def checkpoint_scalars(self) -> dict[str, Any]:
+        """Steps by parameter and hyperparameters by group: JSON values, equal on all ranks."""
+        if self._sharded.optimizer is None:
+            return {}
+        content = self._sharded.optimizer.state_dict()
+        return {
+            "step": {name: float(fields["step"]) for name, fields in content["state"].items()},
+            "param_groups": content["param_groups"],
+        }
+
+    def load_checkpoint_scalars(self, scalars: dict[str, Any]) -> None:
+        """Take back what `checkpoint_scalars` gave."""
+        optimizer = self._sharded.optimizer
+        if optimizer is None:
+            return
+        content = optimizer.state_dict()
+        for name, step in scalars["step"].items():
+            content["state"][name]["step"] = torch.tensor(step, dtype=torch.float32)
+        for ours, saved in zip(content["param_groups"], scalars["param_groups"], strict=True):
+            for key, value in saved.items():
+                ours[key] = tuple(value) if isinstance(ours.get(key), tuple) else value
+        optimizer.load_state_dict(content)
+
+    def weights_loaded(self) -> None:
+        """Main weights were overwritten in place: run G and publish. Collective."""
+        with self._writing_weights():
+            pass
+
+    @contextmanager
+    def _writing_weights(self) -> Iterator[None]:
+        self._sharded.update.begin()
+        yield
+        self._sharded.update.end()
+
+    # What can't be done to a sharded model
+
+    def _apply(self, fn: Any, recurse: bool = True) -> NoReturn:  # type: ignore[override]
+        raise RuntimeError(
+            "expected a sharded model to keep its device and dtype, got to(), cuda(), half() or the "
+            "like; move and cast the model before fully_shard(), and use Cast(...) for the dtype of "
+            f"computation ({fn!r}, recurse={recurse})"
+        )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
+        raise RuntimeError(
+            "expected a sharded model to stay in place, got deepcopy; copy weights with "
+            "model.full_state_dict(), or build the copy before fully_shard()"
+        )
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise RuntimeError(
+            "expected a sharded model to stay in this process, got pickle; save it with "
+            "save_checkpoint() or model.full_state_dict()"
+        )
+
+
+def fully_shard(
+    model: Model,
+    *,
+    sharding: Sequence[Sharding] | None = None,
+    groups: Sequence[str] | None = None,
+    formats: Sequence[Cast] = (),
+    updates: Sequence[Update] | None = None,
+    transport: Transport | None = None,
+    form: Literal["shared", "private"] = "shared",
+    average: Literal["mean", "sum"] = "mean",
+    slots: int = 2,
+    poison: bool = False,
+    skip_nonfinite: bool = True,
+    sync: Literal["rank0", "assert"] = "rank0",
+) -> Model:
+    """Shard a model in place. Collective.
+
+    The model keeps its code and its object; its class gets the methods of `ShardedModule`, and
+    ``model.optimizer`` updates it. The training loop stays plain PyTorch.
+
+    Args:
+        model: on the CPU, initialized.
+        sharding: degrees by parameter pattern; default: everything over all ranks.
+        groups: patterns of modules whose weights are gathered and whose gradients are reduced as
+            one; default: the elements of every outermost ``nn.ModuleList``.
+        formats: dtype of computation by parameter pattern; default: as the model was built.
+        updates: update rule by parameter pattern; default: ``AdamW()`` for everything.
+        transport: connects the ranks; default: from the environment that torchrun sets, else a
+            world of one rank.
+        form: ``shared`` or ``private`` gathered weights, see `Options`.
+        average: ``mean`` or ``sum`` of gradients over ranks.
+        slots: buffers that groups take turns with.
+        poison: fill released bytes with NaN, to find reads of them (private form only).
+        skip_nonfinite: steps whose gradient norm is not finite change nothing.
+        sync: ``rank0``: all ranks take rank 0's initial values. ``assert``: they must be equal.
+
+    Returns:
+        `model` itself.
+
+    Raises:
+        PlanError: rules and model don't fit.
+        RuntimeError: ranks planned differently; the same error on every rank.
+    """
+    _check_model(model)
+    if sync not in ("rank0", "assert"):
+        raise ValueError(f"expected sync 'rank0' or 'assert', got {sync!r}")
+    options = Options(
+        form=form, average=average, slots=slots, poison=poison, skip_nonfinite=skip_nonfinite
+    )
+    owned = transport is None
+    transport = transport or transport_from_environment()
+    plan = agree_on_plan(
+        transport,
+        lambda: build_plan(
+            ModelSpec.of(model),
+            transport.world,
+            sharding=sharding,
+            groups=groups,
+            formats=formats,
+            updates=updates,
+            options=options,
+        ),
+    )
+    state = RuntimeState(model, plan, transport, f"model{next(_ordinals)}.", sync)
+    for handle in state.handles:
+        handle.parameter.__class__ = ShardedParameter
+        handle.parameter._handle = handle  # type: ignore[attr-defined]
+    cls = type(model)
+    model.__class__ = type(f"Sharded{cls.__name__}", (ShardedModule, cls), {})
+    assert isinstance(model, ShardedModule)
+    model._sharded = state
+    model._owns_transport = owned
+    model._sharded_hooks = list(install(model, state))
+    return model
+
+
+def _check_model(model: nn.Module) -> None:
+    if isinstance(model, ShardedModule):
+        raise TypeError("expected a plain model, got one that is sharded already")
+    for name in ("optimizer", "plan", "transport"):
+        if hasattr(model, name):
+            raise TypeError(
+                f"expected a model without an attribute {name!r}, which fully_shard() adds; rename it"
+            )
+    for name, parameter in model.named_parameters():
+        if parameter.device.type != "cpu":
+            raise RuntimeError(
+                f"expected parameters on the CPU in this version, got {name!r} on {parameter.device}"
+            )
+        if type(parameter) is not nn.Parameter:
+            raise TypeError(
+                f"expected nn.Parameter, got {type(parameter).__name__} for {name!r}; parametrize "
+                "or distribute it after fully_shard(), or not at all"
+            )
+
+
+def _check_shapes(expected: Mapping[str, tuple[int, ...]], state_dict: Mapping[str, Any]) -> None:
+    faults = [f"missing {name!r}" for name in expected if name not in state_dict]
+    faults += [f"unexpected {name!r}" for name in state_dict if name not in expected]
+    for name, shape in expected.items():
+        if name in state_dict and type(state_dict[name]) is FragmentTensor:
+            faults.append(f"a sharded value for {name!r}")
+        elif name in state_dict and tuple(state_dict[name].shape) != shape:
+            faults.append(f"{name!r} of shape {tuple(state_dict[name].shape)} instead of {shape}")
+    if faults:
+        raise ValueError(
+            f"expected a full state dict of this model, got {'; '.join(faults[:5])}"
+            + (f" and {len(faults) - 5} more" if len(faults) > 5 else "")
+            + "; use load_checkpoint() for sharded ones"
+        )

@@ -1,0 +1,177 @@
+"""Everything that a sharded model has at run time, built from its plan."""
+
+from typing import Literal
+
+import torch
+from sshsdp_shardchain import Level
+from sshsdp_updates import ShardedOptimizer, UpdateList, UpdateMember
+from sshsdp_zerosm import Program, Schedule, Transport
+from torch import nn
+
+from sshsdp_fsdp_runtime.plan import Plan
+from sshsdp_fsdp_runtime.runtime.ballot import Ballot
+from sshsdp_fsdp_runtime.runtime.buffers import Buffers
+from sshsdp_fsdp_runtime.runtime.gradient_group import GradientGroup, GradientSlot
+from sshsdp_fsdp_runtime.runtime.gradients import Gradients
+from sshsdp_fsdp_runtime.runtime.handle import ParameterHandle
+from sshsdp_fsdp_runtime.runtime.initial_values import Staging, distribute
+from sshsdp_fsdp_runtime.runtime.passes import HEADER, Passes
+from sshsdp_fsdp_runtime.runtime.schedules import ScheduleBook
+from sshsdp_fsdp_runtime.runtime.steps import ExchangeReducer, Steps, WeightUpdate
+from sshsdp_fsdp_runtime.runtime.weights import WeightGroup, WeightSlot
+
+
+class RuntimeState:
+    """Buffers, groups, passes, gradients and the optimizer of one model. Building is collective.
+
+    Attributes:
+        plan: what was decided.
+        transport: connects the ranks.
+        handles: all parameters, in the order of the plan.
+        weights: weight groups by module name.
+        optimizer: None where nothing is trainable.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        plan: Plan,
+        transport: Transport,
+        prefix: str,
+        sync: Literal["rank0", "assert"],
+    ) -> None:
+        self.plan = plan
+        self.transport = transport
+        self.buffers = Buffers(plan, transport, prefix)
+        staging = Staging.create(plan, transport, prefix)
+        ballot = self._ballot(prefix)
+        if plan.options.poison:
+            self.buffers.poison()
+        book = ScheduleBook(plan, self.buffers, prefix)
+        self.weights = self._weight_groups(book)
+        self.handles = self._handles(model)
+        self.by_name = {handle.spec.name: handle for handle in self.handles}
+        trainable = [handle for handle in self.handles if handle.buffers.atom.trainable]
+        self.passes = Passes(self._gradient_groups(book), ballot, transport.abort)
+        for handle in trainable:
+            handle.passes = self.passes
+        self.gradients = Gradients(
+            trainable,
+            self.passes,
+            transport,
+            {
+                atom.name: self._compile(book.sum_replicas(atom))
+                for atom in plan.atoms
+                if atom.trainable and atom.replicas > 1
+            },
+            mean=plan.options.average == "mean",
+        )
+        atoms = list(self.buffers.atoms.values())
+        self.update = WeightUpdate(transport, atoms, list(self.weights.values()), self.handles)
+        self.update.begin()
+        distribute(model, self.handles, transport, staging, sync)
+        self._adopt()
+        self.update.end()
+        self.optimizer = self._optimizer() if trainable else None
+
+    def _ballot(self, prefix: str) -> Ballot | None:
+        if self.transport.world == 1:
+            return None
+        widest = max(len(self.plan.groups), len(self.plan.spec.parameters))
+        return Ballot(self.transport, f"{prefix}passes", HEADER + (widest + 7) // 8)
+
+    def _compile(self, schedule: Schedule) -> Program:
+        return self.transport.compile(schedule)
+
+    def _weight_groups(self, book: ScheduleBook) -> dict[str, WeightGroup]:
+        slots: dict[int, WeightSlot] = {}
+        groups = {}
+        for plan in self.plan.groups:
+            schedule = book.gather(plan)
+            groups[plan.module] = WeightGroup(
+                plan,
+                self._compile(schedule) if schedule is not None else None,
+                slots.setdefault(plan.slot, WeightSlot()),
+                poison=self.plan.options.poison,
+            )
+        return groups
+
+    def _handles(self, model: nn.Module) -> list[ParameterHandle]:
+        parameters = dict(model.named_parameters())
+        home = {
+            parameter.name: (atom.name, group.module)
+            for group in self.plan.groups
+            for atom in group.atoms
+            for parameter in atom.parameters
+        }
+        handles = []
+        for index, spec in enumerate(self.plan.spec.parameters):
+            atom, module = home[spec.name]
+            handles.append(
+                ParameterHandle(
+                    spec=spec,
+                    index=index,
+                    parameter=parameters[spec.name],
+                    buffers=self.buffers.atoms[atom],
+                    weights=self.weights[module],
+                )
+            )
+        return handles
+
+    def _gradient_groups(self, book: ScheduleBook) -> list[GradientGroup]:
+        slots: dict[int, GradientSlot] = {}
+        groups = []
+        for index, plan in enumerate(self.plan.reduction_order):
+            schedule = book.reduce(plan)
+            group = GradientGroup(
+                plan,
+                index,
+                slots.setdefault(plan.slot, GradientSlot()),
+                self._compile(schedule) if schedule is not None else None,
+                poison=self.plan.options.poison,
+            )
+            weights = self.weights[plan.module]
+            group.adopt([h for h in self.handles if h.weights is weights and h.buffers.atom.trainable])
+            groups.append(group)
+        return groups
+
+    def _adopt(self) -> None:
+        for group in self.weights.values():
+            group.adopt([handle for handle in self.handles if handle.weights is group])
+
+    def _optimizer(self) -> ShardedOptimizer:
+        return ShardedOptimizer(
+            [self._update_list(name) for name, b in self.buffers.atoms.items() if b.atom.trainable],
+            reducer=ExchangeReducer(self.transport),
+            steps=Steps(self.gradients, self.update),
+            skip_nonfinite=self.plan.options.skip_nonfinite,
+        )
+
+    def _update_list(self, name: str) -> UpdateList:
+        buffers = self.buffers.atoms[name]
+        atom, rank = buffers.atom, self.transport.rank
+        assert atom.rule is not None
+        assert buffers.main_grad is not None
+        return UpdateList(
+            name=name,
+            rule=atom.rule,
+            members=tuple(
+                UpdateMember(
+                    name=spec.name,
+                    parameter=self.by_name[spec.name].parameter,
+                    fragment=atom.layout.fragment(spec.name, Level.ZERO1, rank),
+                    shape=spec.shape,
+                )
+                for spec in atom.parameters
+            ),
+            main_weight=buffers.truth,
+            main_grad=buffers.main_grad.tensor,
+            counted=rank < atom.degrees.zero1,
+        )
+
+    def close(self) -> None:
+        """Give the parameters ordinary empty storage and drop all buffers."""
+        for handle in self.handles:
+            with torch._C.DisableTorchFunctionSubclass():
+                handle.parameter.data = torch.empty(0, dtype=handle.parameter.dtype)
+        self.buffers.detach()

@@ -1,0 +1,85 @@
+"""What an optimizer step needs of the runtime: final gradients, quiet weights, G and publication."""
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import torch
+from sshsdp_zerosm import Transport
+
+from sshsdp_fsdp_runtime.runtime.buffers import AtomBuffers
+from sshsdp_fsdp_runtime.runtime.gradients import Gradients
+from sshsdp_fsdp_runtime.runtime.handle import ParameterHandle
+from sshsdp_fsdp_runtime.runtime.weights import WeightGroup
+
+
+class WeightUpdate:
+    """The time in which weights change: peers are quiet before, everything is fresh after.
+
+    Attributes:
+        broken: an update began and did not end, so weights may be torn.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        atoms: Sequence[AtomBuffers],
+        groups: Sequence[WeightGroup],
+        handles: Sequence[ParameterHandle],
+    ) -> None:
+        self._transport = transport
+        self._atoms = atoms
+        self._groups = groups
+        self._parameters = [handle.parameter for handle in handles]
+        self._peers_read = any(buffers.atom.degrees.zero3 > 1 for buffers in atoms)
+        self.broken = False
+
+    def begin(self) -> None:
+        """Wait until no rank reads weights. Collective."""
+        if self._peers_read:
+            self._transport.idle()
+        self.broken = True
+
+    def end(self) -> None:
+        """Run G, publish, and have every group gather again before its next use. Collective."""
+        with torch.no_grad():
+            for buffers in self._atoms:
+                if buffers.main_weight is not None:
+                    buffers.own.tensor.copy_(buffers.main_weight.tensor)
+        if self._peers_read:
+            self._transport.publish()
+        for group in self._groups:
+            group.invalidate()
+        torch.autograd.graph.increment_version(self._parameters)
+        self.broken = False
+
+
+class Steps:
+    """The step protocol of sshsdp_updates over a sharded model."""
+
+    def __init__(self, gradients: Gradients, update: WeightUpdate) -> None:
+        self._gradients = gradients
+        self._update = update
+        self.finalize_gradients: Callable[[], bool] = gradients.finalize
+        self.used: Callable[[str], bool] = gradients.used
+        self.begin_update: Callable[[], None] = update.begin
+        self.end_update: Callable[[], None] = update.end
+        self.zero_grad: Callable[[], None] = gradients.drop_all
+
+
+class ExchangeReducer:
+    """Small all-reduces over a transport's exchange, summed in rank order on every rank."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def all_reduce(self, tensor: torch.Tensor, op: Literal["sum", "max"]) -> None:
+        """Replace `tensor` in place by the sum or maximum over ranks, bit-equal on every rank."""
+        messages = self._transport.exchange(tensor.numpy().tobytes())
+        parts = [
+            torch.frombuffer(bytearray(message), dtype=tensor.dtype).view(tensor.shape)
+            for message in messages
+        ]
+        total = parts[0]
+        for part in parts[1:]:
+            total = total + part if op == "sum" else torch.maximum(total, part)
+        tensor.copy_(total)
