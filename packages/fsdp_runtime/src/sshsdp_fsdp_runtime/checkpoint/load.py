@@ -1,0 +1,98 @@
+"""Reads a checkpoint into a model of any world size and degrees."""
+
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.state_dict_loader import load
+
+from .agreement import agree
+from .errors import CheckpointMismatchError
+from .extra import Extra
+from .extra import Path as ExtraPath
+from .manifest import Manifest, SavedExtra
+from .process_group import process_group
+from .protocol import Checkpointable
+from .signature import Signature
+from .state import state_dict
+
+
+def load_checkpoint(path: str | os.PathLike[str], model: Checkpointable) -> dict[str, object]:
+    """Load what `save_checkpoint` wrote, in place. Collective; `path` is the same everywhere.
+
+    Args:
+        path: folder of a complete checkpoint, saved at any world size and degrees.
+        model: has the names, shapes and dtypes of the saved one.
+
+    Returns:
+        The saved `extra`, tensors on the CPU. ``"per_rank"``, if it was saved, is the entry of the
+        rank of the same number, None on a rank that the saving world did not have.
+
+    Raises:
+        CheckpointMismatchError: the checkpoint is of another model; nothing was changed.
+        IncompleteCheckpointError: the save was interrupted, or files are missing; nothing was
+            changed.
+        CheckpointError: it cannot be read. If the text speaks of reading, the model may be half
+            overwritten: load another checkpoint before using it. On every rank the same.
+    """
+    steps = _Load(Path(path), model)
+    agree(model.transport, steps.prepare)
+    agree(model.transport, steps.read)
+    agree(model.transport, steps.finish)
+    model.weights_loaded()
+    return steps.result
+
+
+class _Load:
+    """The steps of one rank; every step is followed by an agreement of all ranks."""
+
+    def __init__(self, path: Path, model: Checkpointable) -> None:
+        self.path = path
+        self.model = model
+        self.rank = model.transport.rank
+        self.result: dict[str, object] = {}
+
+    def prepare(self) -> None:
+        """Check everything that can be checked before the first write into the model."""
+        self.manifest = Manifest.read(self.path)
+        entries = list(self.model.checkpoint_tensors())
+        if difference := Signature.of(entries).difference(self.manifest.signature):
+            raise CheckpointMismatchError(
+                f"expected a checkpoint of this model, got {self.path}, whose tensors differ: "
+                f"{difference}; load it into the model that saved it"
+            )
+        if self.rank == 0:
+            self.manifest.check_files(self.path)
+        self.state = state_dict(entries, self.rank)
+        self.group = process_group(self.model.transport)
+
+    def read(self) -> None:
+        """Read this rank's elements into the model, and the tensors of `extra`."""
+        self.result = self._allocate(self.manifest.extra)
+        if self.manifest.per_rank:
+            known = self.rank < len(self.manifest.per_rank)
+            own = self.manifest.per_rank[self.rank] if known else SavedExtra()
+            self.result["per_rank"] = self._allocate(own)
+        with warnings.catch_warnings():
+            # torch warns when it loads without a process group, which is meant at world 1.
+            warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
+            load(
+                self.state,
+                storage_reader=FileSystemReader(self.path),
+                process_group=self.group,
+                no_dist=self.group is None,
+            )
+
+    def finish(self) -> None:
+        """Give the model its scalars."""
+        self.model.load_checkpoint_scalars(self.manifest.scalars)
+
+    def _allocate(self, saved: SavedExtra) -> Any:
+        tensors: dict[ExtraPath, torch.Tensor] = {}
+        for row in saved.tensors:
+            tensors[row.path] = torch.empty(row.shape, dtype=getattr(torch, row.dtype))
+            self.state[row.key] = tensors[row.path]
+        return Extra(saved.values, tensors).join()

@@ -1,0 +1,147 @@
+"""The file that makes a folder a checkpoint: written last, it says what the folder holds."""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .errors import CheckpointError, IncompleteCheckpointError
+from .signature import Signature
+
+FILE_NAME = "manifest.json"
+FORMAT = "sshsdp-checkpoint"
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ExtraTensor:
+    """A tensor of the caller's own values: where it belongs and what to allocate for it."""
+
+    key: str
+    path: tuple[str | int, ...]
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class SavedExtra:
+    """JSON values with null where a tensor belongs, and those tensors."""
+
+    values: Any = None
+    tensors: tuple[ExtraTensor, ...] = ()
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> "SavedExtra":
+        """Inverse of dataclasses.asdict."""
+        tensors = (
+            ExtraTensor(t["key"], tuple(t["path"]), tuple(t["shape"]), t["dtype"])
+            for t in row["tensors"]
+        )
+        return cls(row["values"], tuple(tensors))
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """Content of ``manifest.json``.
+
+    Attributes:
+        world: number of ranks that saved.
+        step: training step if the caller gave one, else -1; orders the checkpoints of a folder.
+        saved_at: seconds since 1970, orders checkpoints of the same step.
+        signature: tensors of the model and its optimizer.
+        scalars: of `Checkpointable.checkpoint_scalars`.
+        extra: the caller's values.
+        per_rank: the caller's values per rank, one for each of `world` ranks, or none at all.
+        files: name -> bytes of every other file of the folder.
+    """
+
+    world: int
+    step: int
+    saved_at: float
+    signature: Signature
+    scalars: Any
+    extra: SavedExtra
+    per_rank: tuple[SavedExtra, ...] = ()
+    files: Mapping[str, int] = field(default_factory=dict)
+
+    def write(self, folder: Path) -> None:
+        """Write the file, forced to the disk."""
+        content = {
+            "format": FORMAT,
+            "version": VERSION,
+            "world": self.world,
+            "step": self.step,
+            "saved_at": self.saved_at,
+            "signature": self.signature.to_json(),
+            "scalars": self.scalars,
+            "extra": asdict(self.extra),
+            "per_rank": [asdict(extra) for extra in self.per_rank],
+            "files": dict(self.files),
+        }
+        with (folder / FILE_NAME).open("w", encoding="utf-8") as file:
+            json.dump(content, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+
+    @classmethod
+    def read(cls, folder: Path) -> "Manifest":
+        """Read the file.
+
+        Raises:
+            IncompleteCheckpointError: there is none: the save did not finish.
+            CheckpointError: the folder is not ours or of a newer format.
+        """
+        if not folder.is_dir():
+            raise CheckpointError(
+                f"expected a checkpoint folder, got {folder}, which is not a folder; check the path"
+            )
+        try:
+            content = json.loads((folder / FILE_NAME).read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):
+            raise IncompleteCheckpointError(
+                f"expected a complete checkpoint, got {folder}, which is incomplete (no readable "
+                f"{FILE_NAME}: its save did not finish); load an earlier one and delete this one"
+            ) from None
+        _check_format(folder, content)
+        return cls(
+            world=content["world"],
+            step=content["step"],
+            saved_at=content["saved_at"],
+            signature=Signature.from_json(content["signature"]),
+            scalars=content["scalars"],
+            extra=SavedExtra.from_json(content["extra"]),
+            per_rank=tuple(SavedExtra.from_json(row) for row in content["per_rank"]),
+            files=content["files"],
+        )
+
+    def check_files(self, folder: Path) -> None:
+        """Compare the folder with the list of its files.
+
+        Raises:
+            IncompleteCheckpointError: a file is missing or cut off.
+        """
+        for name, nbytes in self.files.items():
+            file = folder / name
+            found = file.stat().st_size if file.exists() else None
+            if found != nbytes:
+                state = "missing" if found is None else f"{found} bytes long"
+                raise IncompleteCheckpointError(
+                    f"expected {name} of {nbytes} bytes in {folder}, which is incomplete: the file "
+                    f"is {state}; copy the folder again or load an earlier one"
+                )
+
+
+def _check_format(folder: Path, content: object) -> None:
+    found = content.get("format") if isinstance(content, dict) else None
+    if not isinstance(content, dict) or found != FORMAT:
+        raise CheckpointError(
+            f"expected format {FORMAT!r} in {folder / FILE_NAME}, got {found!r}; "
+            "this folder was written by something else"
+        )
+    if content["version"] > VERSION:
+        raise CheckpointError(
+            f"expected format version {VERSION} or older in {folder}, got {content['version']}; "
+            "load it with the newer release that wrote it"
+        )

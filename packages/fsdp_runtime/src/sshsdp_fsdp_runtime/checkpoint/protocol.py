@@ -1,0 +1,78 @@
+"""What a model has to offer so that it can be saved and loaded."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CheckpointEntry:
+    """One logical tensor, seen from one rank.
+
+    Attributes:
+        key: ``model.<parameter or buffer name>`` or ``optimizer.state.<parameter name>.<field>``.
+        shape: logical shape.
+        dtype: dtype of the saved elements.
+        start: first element that this rank holds, relative to the logical tensor.
+        stop: one after the last; equal to `start` where the rank holds none.
+        tensor: 1-D contiguous tensor of those ``stop - start`` elements; loading writes into it.
+        writes: this rank's replica saves them. Each element is saved by exactly one rank.
+    """
+
+    key: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    start: int
+    stop: int
+    tensor: torch.Tensor
+    writes: bool
+
+
+class CheckpointTransport(Protocol):
+    """The part of a transport that checkpoints need: small messages, never tensor bytes."""
+
+    @property
+    def rank(self) -> int:
+        """This rank."""
+        ...
+
+    @property
+    def world(self) -> int:
+        """Number of ranks."""
+        ...
+
+    @property
+    def timeout(self) -> float:
+        """Seconds after which a wait for another rank fails."""
+        ...
+
+    def exchange(self, payload: bytes) -> list[bytes]:
+        """All ranks' payloads in rank order. Collective."""
+        ...
+
+
+class Checkpointable(Protocol):
+    """A sharded model with its optimizer. All ranks give the same keys in the same order."""
+
+    @property
+    def transport(self) -> CheckpointTransport:
+        """Connects the ranks of the model."""
+        ...
+
+    def checkpoint_tensors(self) -> Iterator[CheckpointEntry]:
+        """Every logical tensor, also those of which this rank holds no element."""
+        ...
+
+    def checkpoint_scalars(self) -> Mapping[str, Any]:
+        """State that is no tensor (steps, hyperparameters): JSON values, equal on all ranks."""
+        ...
+
+    def load_checkpoint_scalars(self, scalars: dict[str, Any]) -> None:
+        """Take back what `checkpoint_scalars` gave; tuples come back as lists."""
+        ...
+
+    def weights_loaded(self) -> None:
+        """Called once, on all ranks, after the tensors were overwritten in place."""
+        ...

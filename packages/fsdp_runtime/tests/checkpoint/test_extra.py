@@ -1,0 +1,87 @@
+"""The caller's own values come back as they were, those of a rank to the rank of that number."""
+
+import pytest
+import torch
+from packages.fsdp_runtime.tests.checkpoint.cut_model import CutModel, StoreTransport
+from testing.ranks import run_ranks
+
+from sshsdp_fsdp_runtime.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
+
+
+def single():
+    return CutModel(StoreTransport(0, 1))
+
+
+def test_nested_values_and_tensors_round_trip(tmp_path):
+    extra = {
+        "step": 12,
+        "none": None,
+        "best": float("inf"),
+        "a/b~c.d": [{"flag": True, "x": torch.arange(5, dtype=torch.uint8)}, [torch.tensor(1.5)]],
+        "a": {"b~c": {"d": torch.zeros(0, 3)}},
+        "big": 2**80,
+    }
+    save_checkpoint(tmp_path / "a", single(), extra)
+    loaded = load_checkpoint(tmp_path / "a", single())
+    assert torch.equal(loaded["a/b~c.d"][0].pop("x"), torch.arange(5, dtype=torch.uint8))
+    assert torch.equal(loaded["a/b~c.d"][1].pop(), torch.tensor(1.5))
+    assert loaded["a"]["b~c"].pop("d").shape == (0, 3)
+    assert loaded == {
+        "step": 12,
+        "none": None,
+        "best": float("inf"),
+        "a/b~c.d": [{"flag": True}, []],
+        "a": {"b~c": {}},
+        "big": 2**80,
+    }
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({1, 2}, r"got set at extra/x/0"),
+        (b"x", r"got bytes at extra/x/0"),
+        ({3: 4}, r"got dict at extra/x/0"),
+    ],
+)
+def test_what_json_cannot_hold_is_refused_by_place(tmp_path, value, message):
+    with pytest.raises(CheckpointError, match=message):
+        save_checkpoint(tmp_path / "a", single(), {"x": [value]})
+
+
+def save_own(rank, path):
+    torch.manual_seed(rank.rank)
+    own = {"rng": torch.get_rng_state(), "seen": 10 * rank.rank}
+    model = CutModel(StoreTransport(rank.rank, rank.world, rank.store))
+    save_checkpoint(path, model, {"order": rank.rank, "per_rank": own})
+    return torch.rand(3).tolist()
+
+
+def load_own(rank, path):
+    extra = load_checkpoint(path, CutModel(StoreTransport(rank.rank, rank.world, rank.store)))
+    assert extra["order"] == 0
+    own = extra["per_rank"]
+    if own is None:
+        return None
+    torch.set_rng_state(own["rng"])
+    return own["seen"], torch.rand(3).tolist()
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_a_rank_gets_the_values_of_the_rank_of_its_number(tmp_path, world):
+    drawn = run_ranks(save_own, 2, tmp_path / "a")
+    loaded = run_ranks(load_own, world, tmp_path / "a")
+    assert loaded[2:] == [None] * (world - 2)
+    for rank, (seen, again) in enumerate(loaded[:2]):
+        assert seen == 10 * rank
+        assert again == drawn[rank]
+
+
+def save_own_on_one(rank, path):
+    model = CutModel(StoreTransport(rank.rank, rank.world, rank.store))
+    with pytest.raises(CheckpointError, match=r"on all ranks or on none, got none on ranks \[1\]"):
+        save_checkpoint(path, model, {"per_rank": 1} if rank.rank == 0 else {})
+
+
+def test_per_rank_values_are_of_all_ranks_or_of_none(tmp_path):
+    run_ranks(save_own_on_one, 2, tmp_path / "a")
