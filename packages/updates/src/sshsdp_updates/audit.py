@@ -1,6 +1,7 @@
 """Checks a rule against its own declarations, on a few elements, before it meets real ones."""
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -46,7 +47,7 @@ def audit(rule: UpdateRule, dtype: torch.dtype, device: torch.device) -> None:
             for field, of in fields.items()
         }
         for stage in stages:
-            _run(rule, stage, scratch, {**values, "step": step})
+            _run(rule, stage, scratch, MappingProxyType({**values, "step": step}))
 
 
 def _check_operands(rule: UpdateRule, stage: Stage, fields: Mapping[str, torch.dtype]) -> None:

@@ -11,9 +11,10 @@ from sshsdp_updates.group import Used
 from sshsdp_updates.protocols import Reducer
 from sshsdp_updates.runs import runs
 
-_BLOCK = 1 << 16
+_ROW = 1024
 # Elements per partial norm. A float32 sum of squares over 19M elements in one call is off by 1e-3
-# (few accumulators); over blocks of this size, added in float64, by less than 1e-6, equally fast.
+# (few accumulators); over rows of this size, added in float64, by 1e-6 at worst, equally fast.
+# Squares that overflow float32 count as inf: they would overflow a second moment as well.
 
 
 class GradientNorm:
@@ -29,7 +30,7 @@ class GradientNorm:
         self._reducer = reducer
         self._used: Sequence[Used] | None = None
         self._runs: list[Tensor] = []
-        self._blocks: list[Tensor] = []
+        self._rows: list[Tensor] = []  # (k, _ROW) each, or one short row
         self._norm: float | None = None
         self._finite: bool | None = None
 
@@ -75,7 +76,7 @@ class GradientNorm:
             return
         self.changed()
         self._used = used
-        self._runs, self._blocks = [], []
+        self._runs, self._rows = [], []
         for flat, flags in zip(self._flats, used, strict=True):
             keys = [0 if is_used else None for is_used in flags]
             slices = [
@@ -83,12 +84,17 @@ class GradientNorm:
             ]
             self._runs += slices
             if flat.source.counted:
-                self._blocks += [block for run in slices for block in torch.split(run, _BLOCK)]
+                self._rows += [rows for run in slices for rows in _rows(run)]
 
     def _measure(self) -> float:
         squares = torch.zeros(1, dtype=torch.float64)
-        if self._blocks:
-            norms = [torch.linalg.vector_norm(block).double().cpu() for block in self._blocks]
-            squares += torch.stack(norms).square().sum()
+        for rows in self._rows:
+            squares += torch.linalg.vector_norm(rows, dim=1).double().square().sum().cpu()
         self._reducer.all_reduce(squares, "sum")
         return math.sqrt(squares.item())
+
+
+def _rows(run: Tensor) -> list[Tensor]:
+    """Return `run` as a matrix of full rows and one short row, without those that are empty."""
+    whole = run.numel() // _ROW * _ROW
+    return [rows for rows in (run[:whole].view(-1, _ROW), run[whole:].view(1, -1)) if rows.numel()]

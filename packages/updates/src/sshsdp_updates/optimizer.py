@@ -11,7 +11,7 @@ from sshsdp_updates.flat_state import Allocate, FlatState
 from sshsdp_updates.group import UpdateGroup, Used
 from sshsdp_updates.norm import GradientNorm
 from sshsdp_updates.protocols import LocalReducer, LocalSteps, Reducer, StepProtocol
-from sshsdp_updates.rule import UpdateRule, require
+from sshsdp_updates.rule import require
 from sshsdp_updates.runs import runs
 from sshsdp_updates.state_dict import StateFragment, group_dict, live_state, load, state_fragments
 from sshsdp_updates.update_list import UpdateList, check_lists
@@ -239,10 +239,14 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
 def _param_group(group: UpdateGroup) -> dict[str, Any]:
     members = [member for flat in group.flats for member in flat.source.members]
-    rule: UpdateRule = group.rule
+    # Schedulers fill a tensor in place; the rule keeps the value it was built with.
+    values = {
+        name: value.clone() if isinstance(value, Tensor) else value
+        for name, value in group.rule.hyperparameters().items()
+    }
     return {
         "params": [(member.name, member.parameter) for member in members],
-        "param_names": [],
-        "rule": rule.name,
-        **rule.hyperparameters(),
+        "param_names": [],  # torch fills it in where there are members
+        "rule": group.rule.name,
+        **values,
     }

@@ -80,6 +80,10 @@ def load(
     Raises:
         ValueError: listing everything that differs; nothing was changed.
     """
+    if not {"state", "param_groups"} <= set(saved):
+        raise ValueError(
+            f"expected a state dict with 'state' and 'param_groups', got keys {_some(list(saved))}"
+        )
     problems = _state_problems(saved["state"], state)
     matches = [_match(group, saved["param_groups"]) for group in groups]
     for group, match, rule in zip(groups, matches, rules, strict=True):
@@ -137,7 +141,7 @@ def _match(
     """Return the saved group of the same parameters; those without any go by rule."""
     names = set(group["param_names"])
     for candidate in saved:
-        if set(candidate["params"]) == names and (names or candidate["rule"] == group["rule"]):
+        if set(candidate["params"]) == names and (names or candidate.get("rule") == group["rule"]):
             return candidate
     return None
 
