@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import pickle
 import signal
 import time
 import traceback
@@ -100,9 +101,10 @@ def _rank_main(
     try:
         client = TCPStore("127.0.0.1", parent.recv(), None, False, timedelta(seconds=timeout))
         answer = function(Rank(rank, world, PrefixStore("ranks", client)), *args)
-        parent.send(answer)
+        # Plain pickle: torch's own pickler would hand tensors over as shared memory of this process.
+        parent.send_bytes(pickle.dumps(answer))
     except BaseException:
-        parent.send(_Failure(traceback.format_exc()))
+        parent.send_bytes(pickle.dumps(_Failure(traceback.format_exc())))
     finally:
         parent.close()
 
@@ -115,7 +117,7 @@ def _collect(pipes: list[Connection], deadline: float) -> list[Any]:
             assert isinstance(pipe, Connection)
             rank = open_pipes.pop(pipe)
             try:
-                answers[rank] = pipe.recv()
+                answers[rank] = pickle.loads(pipe.recv_bytes())
             except EOFError:
                 answers[rank] = _Failure("died without an answer", died=True)
     return answers

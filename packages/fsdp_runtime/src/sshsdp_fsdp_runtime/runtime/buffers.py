@@ -59,7 +59,10 @@ class Buffers:
         self._build(plan)
 
     def region(self, node: DataNode, rank: int) -> Region:
-        """Where `node` lies on `rank`; equal offsets on all ranks by construction."""
+        """Where `node` lies on `rank`.
+
+        Offsets are equal on all ranks, except those of chunks of a shared mapping.
+        """
         return Region(node.root.name, rank, node.root_offset, node.nbytes)
 
     def peer(self, node: DataNode, rank: int) -> torch.Tensor:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import torch
 from sshsdp_shardchain import Fragment, Level
 
+from sshsdp_fsdp_runtime.plan import WeightForm
 from sshsdp_fsdp_runtime.runtime.buffers import Buffers
 from sshsdp_fsdp_runtime.runtime.handle import ParameterHandle
 
@@ -25,6 +26,8 @@ def store(handle: ParameterHandle, values: torch.Tensor, rank: int) -> None:
 
 def full_value(handle: ParameterHandle, buffers: Buffers) -> torch.Tensor:
     """A parameter's whole main weight, read from its owners; peers must have published."""
+    if handle.buffers.main_weight is None and handle.buffers.atom.form is not WeightForm.GATHERED:
+        return handle.weight.clone()
     truth = handle.buffers.main_weight or handle.buffers.own
     value = torch.empty(handle.spec.numel, dtype=truth.dtype)
     for fragment in _fragments(handle):

@@ -135,6 +135,7 @@ def _merge(parts: Sequence[tuple[Op, ...]]) -> tuple[Op, ...]:
 
 
 def _groups(atom: AtomPlan, level: Level) -> list[tuple[int, ...]]:
+    """Groups of ranks that hold all chunks of the list at `level`, in buffer order."""
     chain = atom.layout.chain
-    groups = {chain.group(level, rank) for rank in range(chain.world)}
-    return sorted(groups)
+    degree = len(chain.owners(level))
+    return [chain.owners(level, replica) for replica in range(chain.world // degree)]
