@@ -67,13 +67,13 @@ class Allocation:
 
     def detach(self, *, poison: bool = False) -> None:
         """Tell everyone who asked, latest first, then give the storage up, errors or not."""
-        storage = self.storage(self.name)
+        self.storage(self.name)
         try:
             for callback in reversed(self.detach_callbacks):
                 callback()
         finally:
             if poison:
-                storage[: self._nbytes].fill_(POISON)
+                self.fill(0, self._nbytes, POISON)
             self._drop()
 
     def storage(self, path: str) -> torch.Tensor:
@@ -109,6 +109,10 @@ class Allocation:
             return view.set_(
                 storage.untyped_storage(), start // dtype.itemsize, shape, _row_major(shape)
             )
+
+    def fill(self, start: int, stop: int, byte: int) -> None:
+        """Set the attached bytes ``start <= i < stop`` to one value."""
+        self.view(self.name, start, (stop - start,), torch.uint8).fill_(byte)
 
     def _check(self, storage: torch.Tensor) -> None:
         flat = storage.dtype == torch.uint8 and storage.dim() == 1 and storage.is_contiguous()

@@ -192,9 +192,9 @@ class DataNode:
         Raises:
             DetachedError: there is no storage.
         """
-        storage = self._allocation.storage(self.path)
+        self._allocation.storage(self.path)
         for start, stop, byte in poison_spans(self):
-            storage[start:stop].fill_(byte)
+            self._allocation.fill(start, stop, byte)
 
 
 def _check(name: str, shape: Sequence[int], parent: DataNode | None, byte_offset: int) -> None:
