@@ -54,6 +54,8 @@ class Arena:
             )
         # Not an inference tensor, wherever this is called: programs write through it later.
         with torch.inference_mode(False):
+            if self.nbytes == 0:  # numpy's empty arrays have strides that views refuse
+                return torch.empty(0, dtype=torch.uint8)
             return torch.from_numpy(self._memories[at][: self.nbytes])
 
     def release(self) -> None:

@@ -79,6 +79,5 @@ class Board:
 
     def release(self) -> None:
         """Let go of the page; nothing may use this board afterwards."""
-        if isinstance(self.words, memoryview):
-            self.words.release()
+        self.words.release()
         self._page.release()

@@ -66,6 +66,8 @@ class Mailbox:
 
     def collect(self, round_: int) -> list[bytes]:
         """Wait for all ranks' messages of one round; see Exchange.wait."""
+        if self._waiter.failure is not None:
+            raise self._waiter.failure
         messages = []
         for peer, board in enumerate(self._boards):
             if board.words[EXCHANGE] < round_:

@@ -154,6 +154,9 @@ class Transport(ABC):
         if self._closed:
             return
         self._closed = True
+        self._waiter.failure = TransportError(
+            "expected an open transport, got a closed one: connect again"
+        )
         self._own.words[CLOSED] = 1
         self._disconnect()
         for program in self._programs:
@@ -164,8 +167,6 @@ class Transport(ABC):
 
     def check_usable(self) -> None:
         """TransportError if this transport is closed or has failed."""
-        if self._closed:
-            raise TransportError("expected an open transport, got a closed one: connect again")
         if self._waiter.failure is not None:
             raise self._waiter.failure
 

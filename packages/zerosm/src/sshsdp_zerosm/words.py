@@ -14,6 +14,8 @@ class Words(Protocol):
 
     def __getitem__(self, index: int, /) -> int: ...
     def __setitem__(self, index: int, value: int, /) -> None: ...
+    def release(self) -> None:
+        """Let go of the memory; later accesses raise."""
 
 
 class AtomicWords:
@@ -29,6 +31,10 @@ class AtomicWords:
 
     def __setitem__(self, index: int, value: int) -> None:
         self._store(self._at(index), value, _SEQUENTIAL)
+
+    def release(self) -> None:
+        """Let go of the memory; later accesses raise."""
+        self._count = 0
 
     def _at(self, index: int) -> int:
         if not 0 <= index < self._count:

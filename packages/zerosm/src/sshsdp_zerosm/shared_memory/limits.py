@@ -3,29 +3,28 @@
 from pathlib import Path
 
 
-def available_bytes() -> int:
+def available_bytes(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
     """What the machine has available, or what this process's cgroups leave, if that is less."""
-    candidates = [_meminfo()]
-    candidates += [room for group in _cgroups() if (room := _room(group)) is not None]
-    return max(0, min(candidates))
+    rooms = (_room(group) for group in _folders(proc, cgroups))
+    return max(0, min([_meminfo(proc), *(room for room in rooms if room is not None)]))
 
 
-def _meminfo() -> int:
-    for line in Path("/proc/meminfo").read_text().splitlines():
+def _meminfo(proc: Path) -> int:
+    for line in (proc / "meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
     return 2**63 - 1
 
 
-def _cgroups() -> list[Path]:
+def _folders(proc: Path, cgroups: Path) -> list[Path]:
     """This process's cgroup folders with a memory controller, innermost first."""
     folders = []
-    for line in _read(Path("/proc/self/cgroup")).splitlines():
+    for line in _read(proc / "self" / "cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers == "":
-            root = Path("/sys/fs/cgroup")
+            root = cgroups
         elif "memory" in controllers.split(","):
-            root = Path("/sys/fs/cgroup/memory")
+            root = cgroups / "memory"
         else:
             continue
         inner = root / path.lstrip("/")
