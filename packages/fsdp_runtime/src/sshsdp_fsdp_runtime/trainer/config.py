@@ -1,0 +1,219 @@
+"""TrainConfig: everything a run depends on, as frozen values.
+
+The docstring under a field is its help text on the command line, and the field's dotted path is its
+key in the TOML file.
+"""
+
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from .errors import InputError
+from .model import DecoderShape
+from .sizes import named_shape
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """The decoder's sizes."""
+
+    size: str = "tiny"
+    """Named size: nano, tiny, small or medium."""
+    width: int | None = None
+    """Elements of the residual stream; None: as the named size says (here and below)."""
+    layers: int | None = None
+    """Number of blocks."""
+    heads: int | None = None
+    """Query heads."""
+    kv_heads: int | None = None
+    """Key and value heads; divides heads."""
+    hidden: int | None = None
+    """Elements of the feed-forward layer."""
+
+    def shape(self, *, vocab: int, context: int) -> DecoderShape:
+        """The named size with the given fields in place of its own.
+
+        Raises:
+            InputError: an unknown name, or sizes that don't fit together.
+        """
+        named = named_shape(self.size, vocab=vocab, context=context)
+        given = {name: getattr(self, name) for name in _names(self) if name != "size"}
+        try:
+            return replace(named, **{name: n for name, n in given.items() if n is not None})
+        except ValueError as error:
+            raise InputError(f"[model] {error}") from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class CorpusConfig:
+    """How data becomes tokens."""
+
+    tokenizer: Path | None = None
+    """A tokenizer.json of Hugging Face `tokenizers`; None: the bytes of the text are the tokens."""
+    token_dtype: Literal["uint8", "uint16", "uint32"] = "uint16"
+    """Element type of .bin files, little-endian (.npy files carry their own)."""
+    validation_fraction: float = 0.05
+    """Share of the tokens that is held out, in whole documents or large pieces of them."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.validation_fraction < 1:
+            raise InputError(
+                "expected 0 < corpus.validation_fraction < 1, got"
+                f" {self.validation_fraction}; use 0.05"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerConfig:
+    """AdamW and its learning rate over time."""
+
+    lr: float = 3e-3
+    """Peak learning rate."""
+    betas: tuple[float, float] = (0.9, 0.95)
+    """Decay of the first and second moment."""
+    weight_decay: float = 0.1
+    """Decoupled decay; of matrices only."""
+    clip: float = 1.0
+    """Gradients whose global 2-norm is larger are scaled down to it."""
+    warmup_steps: int = 50
+    """Steps of linear warm-up."""
+    decay: Literal["cosine", "linear", "constant"] = "cosine"
+    """Shape of the decay from the end of the warm-up to the last step."""
+    final_lr_fraction: float = 0.1
+    """Learning rate of the last step as a share of the peak."""
+
+    def __post_init__(self) -> None:
+        for name in ("lr", "clip"):
+            if not getattr(self, name) > 0:
+                raise InputError(f"expected optimizer.{name} > 0, got {getattr(self, name)}")
+        for name in ("warmup_steps", "weight_decay"):
+            if not getattr(self, name) >= 0:
+                raise InputError(f"expected optimizer.{name} >= 0, got {getattr(self, name)}")
+        if not 0 <= self.final_lr_fraction <= 1:
+            raise InputError(
+                "expected 0 <= optimizer.final_lr_fraction <= 1, got"
+                f" {self.final_lr_fraction}; use 0.1"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportConfig:
+    """What a run tells and keeps; none of it changes the numbers."""
+
+    log_every: int = 10
+    """Steps between plain progress lines (a terminal shows every step)."""
+    evaluate_every: int = 100
+    """Steps between validation losses; the last step always has one."""
+    validation_windows: int = 128
+    """Sequences of the validation split that the validation loss averages over."""
+    checkpoint_every: int = 500
+    """Steps between checkpoints; the last step always has one."""
+    keep_checkpoints: int = 2
+    """Newest checkpoints that are kept."""
+    tensorboard: bool = False
+    """Also write TensorBoard events into the run folder (extra `tensorboard`)."""
+    sample_tokens: int = 256
+    """Length of the text sampled at the end; 0: none."""
+    sample_temperature: float = 0.8
+    """0: the likeliest token every time."""
+    sample_prompt: str = ""
+    """Where the sampled text starts; empty: the first tokens of the validation split."""
+
+    def __post_init__(self) -> None:
+        _check_positive(
+            self,
+            "report.",
+            (
+                "log_every",
+                "evaluate_every",
+                "validation_windows",
+                "checkpoint_every",
+                "keep_checkpoints",
+            ),
+        )
+        for name in ("sample_tokens", "sample_temperature"):
+            if not getattr(self, name) >= 0:
+                raise InputError(f"expected report.{name} >= 0, got {getattr(self, name)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """One run."""
+
+    data: tuple[Path, ...] = ()
+    """Files and folders of text, JSONL (field "text") or token arrays (.npy, .bin); none: the
+    source text of the Python standard library."""
+    steps: int = 1000
+    """Optimizer steps."""
+    batch: int = 8
+    """Sequences per step over all ranks; the ranks' number divides it."""
+    microbatch: int = 8
+    """Most sequences that a rank puts through the model at once."""
+    context: int = 256
+    """Tokens per sequence."""
+    seed: int = 0
+    """Of the initial values and the order of the data."""
+    ranks: int | None = None
+    """Processes that share the model; None: 2, or what torchrun says."""
+    threads: int = 1
+    """Threads of the rank when there is one; several ranks have one thread each."""
+    runs: Path = Path("runs")
+    """Folder that run folders are made in."""
+    name: str | None = None
+    """Name of the run folder; None: the date and time."""
+    model: ModelConfig = field(default_factory=ModelConfig)
+    corpus: CorpusConfig = field(default_factory=CorpusConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    report: ReportConfig = field(default_factory=ReportConfig)
+
+    def __post_init__(self) -> None:
+        _check_positive(self, "", ("steps", "batch", "microbatch", "context", "threads"))
+        if self.ranks is not None:
+            _check_positive(self, "", ("ranks",))
+
+    def with_ranks(self, ranks: int) -> "TrainConfig":
+        """This run on `ranks` ranks.
+
+        Raises:
+            InputError: when the batch or the threads don't fit that number.
+        """
+        if self.batch % ranks:
+            raise InputError(
+                f"expected a batch that {ranks} ranks divide, got {self.batch};"
+                f" use {ranks * max(1, round(self.batch / ranks))}"
+            )
+        if ranks > 1 and self.threads > 1:
+            raise InputError(
+                f"expected threads = 1 for {ranks} ranks, got {self.threads}: several ranks have"
+                " one thread each; use more ranks instead"
+            )
+        return replace(self, ranks=ranks)
+
+
+# A resumed run that changed one of these would not be the same run any more.
+FIXED_ON_RESUME = ("data", "batch", "context", "seed", "model", "corpus", "optimizer")
+
+
+def check_resumable(saved: TrainConfig, wanted: TrainConfig) -> None:
+    """Refuse changes that would make the resumed run another run.
+
+    Raises:
+        InputError: naming the first field that differs.
+    """
+    for name in FIXED_ON_RESUME:
+        before, after = getattr(saved, name), getattr(wanted, name)
+        if before != after:
+            raise InputError(
+                f"expected {name} as the run was started ({before}), got {after};"
+                " drop the option, or start a new run"
+            )
+
+
+def _names(config: Any) -> tuple[str, ...]:
+    return tuple(each.name for each in fields(config))
+
+
+def _check_positive(config: Any, prefix: str, names: tuple[str, ...]) -> None:
+    for name in names:
+        if getattr(config, name) < 1:
+            raise InputError(f"expected {prefix}{name} >= 1, got {getattr(config, name)}")

@@ -1,0 +1,246 @@
+"""Launch: forks the ranks of a run, relays signals to them and collects how they ended."""
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from types import FrameType
+
+import torch
+from torch.distributed import PrefixStore, Store, TCPStore
+
+from sshsdp_zerosm import TransportError
+
+from .errors import InputError
+from .outcome import Outcome
+from .seat import Seat
+from .stop import SIGNALS, PipeStop, exit_status
+
+Work = Callable[[Seat], Outcome]
+
+_STORE_TIMEOUT = timedelta(minutes=5)
+_GRACE_SECONDS = 10.0
+_POLL_SECONDS = 0.2
+_PR_SET_PDEATHSIG = 1
+
+
+class RanksError(RuntimeError):
+    """A rank raised or died; the others were stopped. The text names the rank that began it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """Why a rank has no outcome.
+
+    Attributes:
+        reason: one line.
+        account: the traceback, when there is one.
+        is_input: the user can mend it.
+        is_echo: the rank only noticed that another one was gone.
+    """
+
+    reason: str
+    account: str = ""
+    is_input: bool = False
+    is_echo: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Child:
+    rank: int
+    process: BaseProcess
+    pipe: Connection
+
+
+def run_forked(work: Work, world: int) -> Outcome:
+    """Run `work` in `world` forked processes; the outcome of rank 0.
+
+    The caller must not have run any tensor operation: a child would inherit the locks of threads
+    that it does not have. SIGINT and SIGTERM are passed on to the ranks, which finish their step; a
+    second one kills them and ends this process at once.
+
+    Args:
+        work: called with the rank's seat, in its own process.
+        world: number of processes.
+
+    Raises:
+        InputError: what a rank found wrong with the user's input.
+        RanksError: when a rank raised anything else or died.
+    """
+    # Signals wait until the ranks exist and know the store: the pipe's first message is its port.
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    children: list[_Child] = []
+    with _killed_at_exit(children):
+        _fork(work, world, children)
+        server = _serve(children) if world > 1 else None
+        with _relayed_signals(children):
+            answers = _collect(children)
+        del server
+    failures = {rank: each for rank, each in answers.items() if isinstance(each, _Failure)}
+    if failures:
+        raise _error(failures, world)
+    outcome = answers[0]
+    assert isinstance(outcome, Outcome)
+    return outcome
+
+
+def _fork(work: Work, world: int, children: list[_Child]) -> None:
+    sys.stdout.flush()
+    context = get_context("fork")
+    for rank in range(world):
+        ours, theirs = context.Pipe()
+        inherited = [child.pipe for child in children] + [ours]
+        process = context.Process(
+            target=_rank_main,
+            args=(work, rank, world, theirs, inherited, os.getpid()),
+            name=f"rank {rank}",
+        )
+        process.start()
+        theirs.close()
+        children.append(_Child(rank, process, ours))
+
+
+def _rank_main(
+    work: Work,
+    rank: int,
+    world: int,
+    pipe: Connection,
+    inherited: list[Connection],
+    parent: int,
+) -> None:
+    stop = PipeStop(pipe)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    _die_with(parent)
+    # A copy of the launcher's end would keep this pipe open after the launcher is gone.
+    for each in inherited:
+        each.close()
+    torch.set_num_threads(1)
+    try:
+        pipe.send(work(Seat(rank, world, _store(pipe, world), stop)))
+    except Exception as error:
+        is_echo = isinstance(error, TransportError)
+        reason = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+        failure = _Failure(reason, traceback.format_exc(), isinstance(error, InputError), is_echo)
+        with contextlib.suppress(BrokenPipeError):
+            pipe.send(failure)
+    finally:
+        pipe.close()
+
+
+def _die_with(parent: int) -> None:
+    """Have the kernel kill this process when the launcher dies, however it dies."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+
+
+def _store(pipe: Connection, world: int) -> Store | None:
+    if world == 1:
+        return None
+    client = TCPStore("127.0.0.1", pipe.recv(), None, False, _STORE_TIMEOUT)
+    return PrefixStore("ranks", client)
+
+
+def _serve(children: list[_Child]) -> Store:
+    # After the last fork: the server's thread must not hold a lock while a child is copied.
+    server = TCPStore("127.0.0.1", 0, None, True, _STORE_TIMEOUT, False)
+    for child in children:
+        with contextlib.suppress(BrokenPipeError):
+            child.pipe.send(server.port)
+    return server
+
+
+def _collect(children: list[_Child]) -> dict[int, Outcome | _Failure]:
+    """Every rank's answer; after the first failure the others have a moment to give theirs."""
+    answers: dict[int, Outcome | _Failure] = {}
+    waiting = {child.pipe: child for child in children}
+    deadline = float("inf")
+    while waiting and time.monotonic() < deadline:
+        for pipe in wait(list(waiting), timeout=_POLL_SECONDS):
+            assert isinstance(pipe, Connection)
+            child = waiting.pop(pipe)
+            answers[child.rank] = _answer(child)
+            if isinstance(answers[child.rank], _Failure):
+                deadline = min(deadline, time.monotonic() + _GRACE_SECONDS)
+    return answers
+
+
+def _answer(child: _Child) -> Outcome | _Failure:
+    try:
+        answer: Outcome | _Failure = child.pipe.recv()
+    except (EOFError, ConnectionResetError):
+        child.process.join()
+        return _Failure(_death(child.process.exitcode or 0))
+    return answer
+
+
+def _death(code: int) -> str:
+    if code >= 0:
+        return f"it exited with status {code} and without a result"
+    name = signal.Signals(-code).name
+    hint = " (often: out of memory)" if -code == signal.SIGKILL else ""
+    return f"it was killed by {name}{hint}"
+
+
+def _error(failures: dict[int, _Failure], world: int) -> Exception:
+    causes = {rank: each for rank, each in failures.items() if not each.is_echo} or failures
+    rank, cause = min(causes.items())
+    if cause.is_input:
+        return InputError(cause.reason)
+    others = "" if world == 1 else "; the other ranks were stopped"
+    account = f"{cause.account}\n" if cause.account else ""
+    return RanksError(f"{account}rank {rank} of {world} failed: {cause.reason}{others}")
+
+
+@contextlib.contextmanager
+def _relayed_signals(children: list[_Child]) -> Iterator[None]:
+    received: list[int] = []
+
+    def relay(signum: int, frame: FrameType | None) -> None:
+        del frame
+        if received:
+            _kill(children)
+            os._exit(exit_status(signum))
+        received.append(signum)
+        for child in children:
+            with contextlib.suppress(OSError):
+                child.pipe.send(signum)
+
+    before = {signum: signal.signal(signum, relay) for signum in SIGNALS}
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
+
+
+@contextlib.contextmanager
+def _killed_at_exit(children: list[_Child]) -> Iterator[None]:
+    try:
+        yield
+        for child in children:
+            child.process.join(_GRACE_SECONDS)
+    finally:
+        _kill(children)
+        for child in children:
+            child.process.join()
+            child.pipe.close()
+
+
+def _kill(children: list[_Child]) -> None:
+    for child in children:
+        pid = child.process.pid
+        if child.process.exitcode is None and pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)

@@ -1,0 +1,47 @@
+"""Sample: text that the model makes up."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+
+def generate(
+    forward: Callable[[Tensor], Tensor],
+    prompt: Sequence[int],
+    *,
+    count: int,
+    context: int,
+    temperature: float,
+    seed: int,
+) -> list[int]:
+    """Continue `prompt` by `count` tokens.
+
+    Every rank calls this with the same arguments: the number of forwards depends on nothing else,
+    and with equal weights the tokens are the same too.
+
+    Args:
+        forward: tokens (1, length) to logits (1, length, vocab).
+        prompt: at least one token.
+        count: of new tokens.
+        context: most tokens that one forward sees; the latest ones.
+        temperature: logits are divided by it; 0 takes the likeliest token.
+        seed: of the draws.
+
+    Returns:
+        The new tokens.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    tokens = list(prompt)
+    with torch.no_grad():
+        for _ in range(count):
+            logits = forward(torch.tensor([tokens[-context:]]))[0, -1].float()
+            tokens.append(_draw(logits, temperature, generator))
+    return tokens[len(prompt) :]
+
+
+def _draw(logits: Tensor, temperature: float, generator: torch.Generator) -> int:
+    if temperature == 0:
+        return int(logits.argmax())
+    weights = torch.softmax(logits / temperature, dim=-1)
+    return int(torch.multinomial(weights, 1, generator=generator))
