@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import torch
 
-from sshsdp_fsdp_runtime.checkpoint import CheckpointEntry
+from sshsdp_fsdp_runtime.runtime import CheckpointEntry
 from sshsdp_shardchain import Degrees, Layout, Level
 
 SHAPES = {

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from sshsdp_fsdp_runtime.checkpoint import boxes
+from sshsdp_fsdp_runtime.runtime.boxes import boxes
 
 SHAPES = [
     (),

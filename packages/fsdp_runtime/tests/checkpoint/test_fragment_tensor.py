@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.distributed.checkpoint.metadata import MetadataIndex
 
-from sshsdp_fsdp_runtime.checkpoint import FragmentTensor
+from sshsdp_fsdp_runtime.runtime import FragmentTensor
 
 
 def test_it_has_the_logical_shape_and_dtype():

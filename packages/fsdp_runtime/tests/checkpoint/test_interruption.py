@@ -11,12 +11,12 @@ from testing.ranks import run_ranks
 
 from sshsdp_fsdp_runtime.checkpoint import (
     CheckpointError,
-    FragmentTensor,
     IncompleteCheckpointError,
     load_checkpoint,
     newest_checkpoint,
     save_checkpoint,
 )
+from sshsdp_fsdp_runtime.runtime import FragmentTensor
 
 
 def single(**kwargs):

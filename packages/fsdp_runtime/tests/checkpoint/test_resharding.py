@@ -17,7 +17,8 @@ from packages.fsdp_runtime.tests.checkpoint.cut_model import (
 from testing.ranks import run_ranks
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
-from sshsdp_fsdp_runtime.checkpoint import FragmentTensor, load_checkpoint, save_checkpoint
+from sshsdp_fsdp_runtime.checkpoint import load_checkpoint, save_checkpoint
+from sshsdp_fsdp_runtime.runtime import FragmentTensor
 
 WORLDS = (1, 2, 3, 4)
 CUTS = [(world, zero1) for world in WORLDS for zero1 in range(1, world + 1) if world % zero1 == 0]

@@ -6,8 +6,12 @@ from typing import TypeVar
 
 from torch.distributed.checkpoint.api import CheckpointException
 
-from .errors import CheckpointError, CheckpointMismatchError, IncompleteCheckpointError
-from .protocol import CheckpointTransport
+from sshsdp_fsdp_runtime.checkpoint.errors import (
+    CheckpointError,
+    CheckpointMismatchError,
+    IncompleteCheckpointError,
+)
+from sshsdp_fsdp_runtime.checkpoint.protocol import CheckpointTransport
 
 _T = TypeVar("_T")
 _ERRORS = {

@@ -4,8 +4,8 @@ import os
 import shutil
 from pathlib import Path
 
-from .errors import CheckpointError
-from .manifest import FILE_NAME, Manifest
+from sshsdp_fsdp_runtime.checkpoint.errors import CheckpointError
+from sshsdp_fsdp_runtime.checkpoint.manifest import FILE_NAME, Manifest
 
 _UNFINISHED = ".unfinished"
 

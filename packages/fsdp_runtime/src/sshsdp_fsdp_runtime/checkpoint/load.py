@@ -9,15 +9,15 @@ import torch
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.state_dict_loader import load
 
-from .agreement import agree
-from .errors import CheckpointMismatchError
-from .extra import Extra
-from .extra import Path as ExtraPath
-from .manifest import Manifest, SavedExtra
-from .process_group import process_group
-from .protocol import Checkpointable
-from .signature import Signature
-from .state import state_dict
+from sshsdp_fsdp_runtime.checkpoint.agreement import agree
+from sshsdp_fsdp_runtime.checkpoint.errors import CheckpointMismatchError
+from sshsdp_fsdp_runtime.checkpoint.extra import Extra
+from sshsdp_fsdp_runtime.checkpoint.extra import Path as ExtraPath
+from sshsdp_fsdp_runtime.checkpoint.manifest import Manifest, SavedExtra
+from sshsdp_fsdp_runtime.checkpoint.process_group import process_group
+from sshsdp_fsdp_runtime.checkpoint.protocol import Checkpointable
+from sshsdp_fsdp_runtime.checkpoint.signature import Signature
+from sshsdp_fsdp_runtime.checkpoint.state import state_dict
 
 
 def load_checkpoint(path: str | os.PathLike[str], model: Checkpointable) -> dict[str, object]:

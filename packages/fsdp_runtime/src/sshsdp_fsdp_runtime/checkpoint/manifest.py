@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .errors import CheckpointError, IncompleteCheckpointError
-from .signature import Signature
+from sshsdp_fsdp_runtime.checkpoint.errors import CheckpointError, IncompleteCheckpointError
+from sshsdp_fsdp_runtime.checkpoint.signature import Signature
 
 FILE_NAME = "manifest.json"
 FORMAT = "sshsdp-checkpoint"

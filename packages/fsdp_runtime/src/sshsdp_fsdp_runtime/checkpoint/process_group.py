@@ -5,8 +5,8 @@ from datetime import timedelta
 import torch.distributed as dist
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
-from .errors import CheckpointError
-from .protocol import CheckpointTransport
+from sshsdp_fsdp_runtime.checkpoint.errors import CheckpointError
+from sshsdp_fsdp_runtime.checkpoint.protocol import CheckpointTransport
 
 
 def process_group(transport: CheckpointTransport) -> dist.ProcessGroup | None:

@@ -1,33 +1,9 @@
 """What a model has to offer so that it can be saved and loaded."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
 
-import torch
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class CheckpointEntry:
-    """One logical tensor, seen from one rank.
-
-    Attributes:
-        key: ``model.<parameter or buffer name>`` or ``optimizer.state.<parameter name>.<field>``.
-        shape: logical shape.
-        dtype: dtype of the saved elements.
-        start: first element that this rank holds, relative to the logical tensor.
-        stop: one after the last; equal to `start` where the rank holds none.
-        tensor: 1-D contiguous tensor of those ``stop - start`` elements; loading writes into it.
-        writes: this rank's replica saves them. Each element is saved by exactly one rank.
-    """
-
-    key: str
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    start: int
-    stop: int
-    tensor: torch.Tensor
-    writes: bool
+from sshsdp_fsdp_runtime.runtime import CheckpointEntry
 
 
 class CheckpointTransport(Protocol):

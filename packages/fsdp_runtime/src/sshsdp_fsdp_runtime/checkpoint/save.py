@@ -15,15 +15,15 @@ import torch
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from .agreement import agree
-from .errors import CheckpointError
-from .extra import Extra, pointer
-from .folder import commit, files_of, open_staging, staging_folder
-from .manifest import ExtraTensor, Manifest, SavedExtra
-from .process_group import process_group
-from .protocol import Checkpointable
-from .signature import Signature
-from .state import state_dict
+from sshsdp_fsdp_runtime.checkpoint.agreement import agree
+from sshsdp_fsdp_runtime.checkpoint.errors import CheckpointError
+from sshsdp_fsdp_runtime.checkpoint.extra import Extra, pointer
+from sshsdp_fsdp_runtime.checkpoint.folder import commit, files_of, open_staging, staging_folder
+from sshsdp_fsdp_runtime.checkpoint.manifest import ExtraTensor, Manifest, SavedExtra
+from sshsdp_fsdp_runtime.checkpoint.process_group import process_group
+from sshsdp_fsdp_runtime.checkpoint.protocol import Checkpointable
+from sshsdp_fsdp_runtime.checkpoint.signature import Signature
+from sshsdp_fsdp_runtime.checkpoint.state import state_dict
 
 
 def save_checkpoint(

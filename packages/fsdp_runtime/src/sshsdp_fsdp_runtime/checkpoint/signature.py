@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from .protocol import CheckpointEntry
+from sshsdp_fsdp_runtime.runtime import CheckpointEntry
 
 _SHOWN = 5
 

@@ -3,8 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from .fragment_tensor import FragmentTensor
-from .protocol import CheckpointEntry
+from sshsdp_fsdp_runtime.runtime import CheckpointEntry, FragmentTensor
 
 
 def state_dict(entries: Iterable[CheckpointEntry], rank: int) -> dict[str, Any]:
