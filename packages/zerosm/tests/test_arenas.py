@@ -1,0 +1,205 @@
+"""Arenas: agreed on, sized, sealed, mapped once, and gone when nobody holds them."""
+
+import errno
+import os
+import threading
+
+import pytest
+import torch
+from testing.ranks import run_ranks
+
+from sshsdp_zerosm import Pull, Region, Schedule, TransportError, connect
+from sshsdp_zerosm.board import BOARD_BYTES
+from sshsdp_zerosm.shared_memory.memory import create, map_memory
+
+
+def mappings():
+    with open("/proc/self/maps") as lines:
+        return sum("sshsdp-" in line for line in lines)
+
+
+def descriptors():
+    return len(os.listdir("/proc/self/fd"))
+
+
+def fetch(source, target):
+    """Both of two ranks pull eight bytes from the other."""
+    ops = [Pull(Region(source, 1 - at, 0, 8), Region(target, at, 8, 8)) for at in (0, 1)]
+    return Schedule("fetch", 2, {"p": tuple((op,) for op in ops)})
+
+
+def everywhere(world, function):
+    """The ranks' answers of ``function(transport)``, each on a fresh transport."""
+
+    def rank_main(rank):
+        with connect(rank.rank, world, rank.store, timeout=30, kind="shared_memory") as transport:
+            return function(transport)
+
+    return run_ranks(rank_main, world)
+
+
+def test_every_rank_addresses_every_rank():
+    def check(transport):
+        private = transport.arena("private", 100)
+        shared = transport.arena("shared", 100, shared=True)
+        private.tensor().fill_(transport.rank + 1)
+        shared.tensor()[transport.rank] = transport.rank + 1
+        transport.barrier()
+        assert [int(private.tensor(rank)[99]) for rank in range(3)] == [1, 2, 3]
+        assert shared.tensor().tolist() == [1, 2, 3] + [0] * 97
+        assert shared.tensor(2).data_ptr() == shared.tensor().data_ptr()
+        assert private.tensor().data_ptr() % 4096 == 0
+        assert private.tensor().shape == (100,)
+        with pytest.raises(TransportError, match="expected a rank below 3"):
+            private.tensor(3)
+        transport.barrier()
+
+    everywhere(3, check)
+
+
+def test_an_arena_without_bytes_is_legal():
+    def check(transport):
+        for shared in (False, True):
+            arena = transport.arena(f"empty{shared}", 0, shared=shared)
+            assert arena.tensor(1).view(torch.float32).shape == (0,)
+        assert transport.external_bytes == BOARD_BYTES
+
+    everywhere(2, check)
+
+
+def test_external_bytes_count_pages_once_per_creator():
+    def check(transport):
+        transport.arena("private", 4097)
+        transport.arena("shared", 1, shared=True)
+        return transport.external_bytes - BOARD_BYTES
+
+    assert everywhere(2, check) == [8192 + 4096, 8192]
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_another_size_on_one_rank_is_the_same_error_on_all_and_leaves_the_transport_usable(shared):
+    def check(transport):
+        with pytest.raises(TransportError, match="the same arena on all ranks") as caught:
+            transport.arena("a", 64 if transport.rank == 1 else 32, shared=shared)
+        transport.arena("a", 32, shared=shared)
+        return str(caught.value)
+
+    answers = everywhere(3, check)
+    assert len(set(answers)) == 1
+    assert "rank 0: 'a' of 32 bytes" in answers[0]
+    assert "rank 1: 'a' of 64 bytes" in answers[0]
+
+
+def test_more_memory_than_there_is_is_an_error_at_setup_on_all_ranks():
+    def check(transport):
+        with pytest.raises(TransportError, match="cgroup have available, got") as caught:
+            transport.arena("huge", 2**50)
+        return str(caught.value)
+
+    assert len(set(everywhere(2, check))) == 1
+
+
+def test_a_rank_that_can_not_reserve_is_the_same_error_on_all_ranks(monkeypatch):
+    def check(transport):
+        if transport.rank == 1:
+            refuse = OSError(errno.ENOSPC, "No space left on device")
+            monkeypatch.setattr(os, "posix_fallocate", _raiser(refuse))
+        with pytest.raises(TransportError, match="expected every rank to map it") as caught:
+            transport.arena("a", 64)
+        return str(caught.value)
+
+    answers = everywhere(3, check)
+    assert len(set(answers)) == 1
+    assert "rank 1: can't reserve 4096 bytes" in answers[0]
+    assert "rank 0: got no memory from rank 1" in answers[0]
+
+
+def _raiser(error):
+    def function(*_):
+        raise error
+
+    return function
+
+
+def test_arenas_end_with_seal():
+    def check(transport):
+        transport.arena("a", 8)
+        transport.seal()
+        transport.seal()
+        with pytest.raises(TransportError, match=r"expected all arenas before seal\(\), got 'b'"):
+            transport.arena("b", 8)
+        assert transport.exchange(b"x") == [b"x", b"x"]
+
+    everywhere(2, check)
+
+
+def test_a_taken_name_or_a_negative_size_is_refused():
+    def check(transport):
+        transport.arena("a", 8)
+        with pytest.raises(ValueError, match="expected a new arena name"):
+            transport.arena("a", 8)
+        with pytest.raises(ValueError, match="nbytes >= 0, got 'b' and -1"):
+            transport.arena("b", -1)
+
+    everywhere(2, check)
+
+
+def test_nobody_can_shrink_or_grow_the_memory_of_others():
+    descriptor = create("test", 8192)
+    for size in (4096, 16384):
+        with pytest.raises(PermissionError):
+            os.ftruncate(descriptor, size)
+    assert len(map_memory(descriptor, 8192)) == 8192
+
+
+def test_memory_that_a_peer_could_shrink_is_not_mapped():
+    descriptor = os.memfd_create("test")
+    os.ftruncate(descriptor, 8192)
+    with pytest.raises(TransportError, match="expected sealed memory of 8192 bytes"):
+        map_memory(descriptor, 8192)
+
+
+def test_live_tensors_survive_close_and_their_memory_dies_with_them():
+    def rank_main(rank):
+        transport = connect(rank.rank, 2, rank.store, timeout=30)
+        arena = transport.arena("a", 8192)
+        transport.arena("b", 8192)
+        tensor = arena.tensor(1 - rank.rank)
+        arena.tensor().fill_(rank.rank + 1)
+        program = transport.compile(fetch("a", "b"))
+        transport.barrier()
+        transport.close()
+        transport.close()
+        assert mappings() == 1
+        assert tensor.eq(2 - rank.rank).all()
+        view = tensor.view(torch.int32)[5:]
+        del tensor
+        assert mappings() == 1
+        assert view.numel() == 2043
+        del view
+        assert mappings() == 0
+        with pytest.raises(TransportError, match="expected an open transport, got a closed one"):
+            program.run("p")
+        with pytest.raises(TransportError, match="arena 'a' is closed"):
+            arena.tensor()
+
+    run_ranks(rank_main, 2)
+
+
+def test_descriptors_mappings_and_threads_do_not_grow():
+    def rank_main(rank):
+        counts = []
+        for _ in range(4):
+            with connect(rank.rank, 2, rank.store, timeout=30) as transport:
+                arena = transport.arena("a", 8192)
+                for _ in range(50):
+                    transport.compile(fetch("a", "a")).run("p")
+                views = [arena.tensor(1 - rank.rank)[index:] for index in range(200)]
+                inside = mappings(), threading.active_count()
+                assert len(views) == 200
+            del views, arena
+            counts.append((descriptors(), mappings(), *inside))
+        assert len(set(counts)) == 1
+        return counts[0][1:]
+
+    assert run_ranks(rank_main, 2) == [(0, 4, 1)] * 2

@@ -1,0 +1,231 @@
+"""Ranks find each other through a store, and only their own kind."""
+
+import os
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+import torch
+from testing.ranks import run_ranks
+from torch.distributed import FileStore, PrefixStore
+
+import sshsdp_zerosm.shared_memory.card as card_module
+import sshsdp_zerosm.shared_memory.transport as transport_module
+from sshsdp_zerosm import PeerDiedError, TransportError, WaitTimeoutError, connect
+from sshsdp_zerosm.loopback import LoopbackTransport
+from sshsdp_zerosm.shared_memory import SharedMemoryTransport
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"rank": 2, "world": 2}, "0 <= rank < world, got rank 2 and world 2"),
+        ({"rank": -1, "world": 2}, "got rank -1"),
+        ({"rank": 0, "world": 2}, "a store to find the other 1 ranks, got None"),
+        ({"rank": 0, "world": 2, "kind": "loopback"}, "world 1 for kind 'loopback', got 2"),
+        ({"rank": 0, "world": 1, "kind": "tcp"}, "one of auto, shared_memory, loopback, got 'tcp'"),
+        ({"rank": 0, "world": 1, "timeout": 0}, "a timeout above 0 seconds, got 0"),
+    ],
+)
+def test_bad_arguments_are_refused_before_any_communication(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        connect(**arguments)
+
+
+def test_a_world_of_one_needs_no_store():
+    assert isinstance(connect(0, 1), LoopbackTransport)
+    with connect(0, 1, kind="shared_memory") as transport:
+        assert isinstance(transport, SharedMemoryTransport)
+        transport.arena("a", 8).tensor().fill_(1)
+        transport.seal()
+        transport.idle()
+        transport.publish()
+        assert transport.exchange(b"alone") == [b"alone"]
+
+
+def test_a_file_store_serves_too(tmp_path):
+    def rank_main(rank):
+        store = FileStore(str(tmp_path / "store"), 2)
+        with connect(rank.rank, 2, store, timeout=30) as transport:
+            return transport.exchange(bytes([rank.rank]))
+
+    assert run_ranks(rank_main, 2) == [[b"\0", b"\1"]] * 2
+
+
+def test_a_store_may_be_used_again_and_transports_do_not_mix():
+    def rank_main(rank):
+        first = connect(rank.rank, 2, rank.store, timeout=30)
+        second = connect(rank.rank, 2, rank.store, timeout=30)
+        first.arena("a", 8).tensor().fill_(1)
+        second.arena("a", 16).tensor().fill_(2)
+        first.close()
+        with connect(rank.rank, 2, rank.store, timeout=30) as third:
+            assert third.exchange(b"3") == [b"3", b"3"]
+        assert second.exchange(b"2") == [b"2", b"2"]
+        second.close()
+
+    run_ranks(rank_main, 2)
+
+
+def test_a_subgroup_may_connect_between_two_of_the_world():
+    """A counter shared by both would shift for members only."""
+
+    def rank_main(rank):
+        connect(rank.rank, 3, rank.store, timeout=30).close()
+        if rank.rank < 2:
+            connect(rank.rank, 2, PrefixStore("pair", rank.store), timeout=30).close()
+        with connect(rank.rank, 3, rank.store, timeout=30) as transport:
+            transport.barrier()
+
+    run_ranks(rank_main, 3)
+
+
+def test_a_rank_that_does_not_come_is_named():
+    def rank_main(rank):
+        if rank.rank == 1:
+            return
+        with pytest.raises(WaitTimeoutError, match="for rank 1 on channel 'connect'"):
+            connect(rank.rank, 3, rank.store, timeout=0.5)
+
+    run_ranks(rank_main, 3)
+
+
+@pytest.mark.parametrize(
+    ("index", "what"),
+    [(0, "other-boot"), (1, "net:[1]"), (2, "pid:[1]")],
+    ids=["boot", "net", "pid"],
+)
+def test_ranks_of_another_host_or_container_are_the_same_clear_error(monkeypatch, index, what):
+    def rank_main(rank):
+        if rank.rank == 1:
+            identity = list(card_module.host_identity())
+            identity[index] = what
+            monkeypatch.setattr(card_module, "host_identity", lambda: tuple(identity))
+        with pytest.raises(TransportError, match="all ranks on one host and in one") as caught:
+            connect(rank.rank, 3, rank.store, timeout=30)
+        return str(caught.value)
+
+    answers = run_ranks(rank_main, 3)
+    assert len(set(answers)) == 1
+    assert what in answers[0]
+
+
+def test_different_worlds_or_users_are_refused(monkeypatch):
+    def rank_main(rank):
+        with pytest.raises(TransportError, match="rank 0: 3, rank 1: 2"):
+            connect(rank.rank, 3 - rank.rank, rank.store, timeout=3)
+        if rank.rank == 1:
+            monkeypatch.setattr(os, "getuid", lambda: 12345)
+        with pytest.raises(TransportError, match="the same user id on all ranks"):
+            connect(rank.rank, 2, rank.store, timeout=30)
+
+    # Rank 0 would wait for a third rank's card: it is there, written by rank 1's first attempt.
+    def with_third_card(rank):
+        if rank.rank == 1:
+            rank.store.set("zerosm/1/2", rank.store.get("zerosm/1/0"))
+        return rank_main(rank)
+
+    run_ranks(with_third_card, 2)
+
+
+def test_a_stranger_on_the_socket_is_ignored(monkeypatch):
+    """Something connects to the lowest rank's socket first and says nonsense, or nothing."""
+    strangers = []
+
+    def rank_main(rank):
+        if rank.rank == 1:
+            original = transport_module.trade_cards
+
+            def trade(*arguments):
+                cards = original(*arguments)
+                for message in (b"nonsense", b"\1\0\0\0" + b"0" * 32, b""):
+                    stranger = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                    stranger.connect(cards[0].socket_name)
+                    stranger.send(message)
+                    strangers.append(stranger)
+                return cards
+
+            monkeypatch.setattr(transport_module, "trade_cards", trade)
+        with connect(rank.rank, 2, rank.store, timeout=30) as transport:
+            assert transport.exchange(b"x") == [b"x", b"x"]
+
+    run_ranks(rank_main, 2)
+
+
+def test_a_process_that_pretends_to_be_a_rank_is_refused(monkeypatch):
+    """Right token, but not the process that wrote the card."""
+
+    def rank_main(rank):
+        if rank.rank == 1:
+            monkeypatch.setattr(os, "getpid", os.getppid)
+        with pytest.raises(TransportError, match=r"expected process \d+ of user|died or closed"):
+            connect(rank.rank, 2, rank.store, timeout=5)
+
+    run_ranks(rank_main, 2)
+
+
+def test_a_rank_that_dies_while_it_connects_is_named(monkeypatch):
+    def rank_main(rank):
+        if rank.rank == 1:
+            monkeypatch.setattr(transport_module, "Mesh", lambda *_: os._exit(1))
+        start = time.monotonic()
+        with pytest.raises(PeerDiedError, match="rank 1 died"):
+            connect(rank.rank, 3, rank.store, timeout=60)
+        assert time.monotonic() - start < 5
+
+    run_ranks(rank_main, 3, expect_death=(1,))
+
+
+def test_no_descriptor_is_left_when_connecting_fails(monkeypatch):
+    def rank_main(rank):
+        before = len(os.listdir("/proc/self/fd"))
+        monkeypatch.setattr(transport_module.Mesh, "connect", _refuse)
+        with pytest.raises(TransportError, match="refused"):
+            connect(rank.rank, 2, rank.store, timeout=30)
+        assert len(os.listdir("/proc/self/fd")) == before
+
+    run_ranks(rank_main, 2)
+
+
+def _refuse(*_):
+    raise TransportError("refused")
+
+
+def test_without_linux_the_reason_is_said(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with pytest.raises(RuntimeError, match="expected Linux 5.3 or newer.*use world 1 or Loopback"):
+        connect(0, 1, kind="shared_memory")
+
+
+def test_ranks_that_torchrun_started_connect(tmp_path):
+    script = tmp_path / "ranks.py"
+    script.write_text(
+        textwrap.dedent(
+            """
+            import os
+            from torch.distributed import PrefixStore, TCPStore
+            from sshsdp_zerosm import connect
+
+            rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+            address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+            agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+            store = TCPStore(address, port, world, rank == 0 and not agent)
+            with connect(rank, world, PrefixStore("test", store), timeout=60) as transport:
+                transport.arena("a", 64).tensor().fill_(rank + 1)
+                transport.seal()
+                values = transport.exchange(bytes([rank]))
+                open(os.environ["OUTPUT"] + str(rank), "wb").write(b"".join(values))
+            """
+        )
+    )
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    environment = os.environ | {"OUTPUT": str(tmp_path / "out"), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*command, str(script)], env=environment, capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, done.stderr
+    assert [(tmp_path / f"out{rank}").read_bytes() for rank in (0, 1)] == [b"\0\1", b"\0\1"]
+    assert torch.cuda.is_available() in (True, False)

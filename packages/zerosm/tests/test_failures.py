@@ -1,0 +1,213 @@
+"""A rank that dies, is late, aborts or leaves gives the others one named error, soon."""
+
+import os
+import signal
+import time
+
+import pytest
+from testing.ranks import run_ranks
+
+from sshsdp_zerosm import (
+    AbortedError,
+    PeerClosedError,
+    PeerDiedError,
+    Schedule,
+    Signal,
+    TransportError,
+    Wait,
+    WaitTimeoutError,
+    all_gather_aliased,
+    connect,
+)
+
+
+def everyone_waits_for(source, world):
+    """Phase "wait": all other ranks wait for one signal of `source`."""
+    others = tuple(rank for rank in range(world) if rank != source)
+    waits = tuple((Wait(source, "late"),) if rank != source else () for rank in range(world))
+    signals = tuple((Signal("late", others),) if rank == source else () for rank in range(world))
+    return Schedule("s", world, {"wait": waits, "signal": signals})
+
+
+@pytest.mark.parametrize("call", ["run", "barrier", "exchange", "gather"])
+def test_a_killed_peer_is_named_on_all_others_within_a_second(call):
+    def rank_main(rank):
+        transport = connect(rank.rank, 3, rank.store, timeout=60)
+        program = transport.compile(everyone_waits_for(1, 3))
+        gather = transport.compile(all_gather_aliased("g", group=range(3), world=3))
+        transport.barrier()
+        if rank.rank == 1:
+            time.sleep(0.2)
+            os.kill(os.getpid(), signal.SIGKILL)
+        transport.publish()
+        calls = {
+            "run": lambda: program.run("wait"),
+            "barrier": transport.barrier,
+            "exchange": lambda: transport.exchange(b""),
+            "gather": lambda: gather.run("gather"),
+        }
+        start = time.monotonic()
+        with pytest.raises(PeerDiedError, match="rank 1 died"):
+            calls[call]()
+        seconds = time.monotonic() - start
+        with pytest.raises(PeerDiedError, match="rank 1 died"):
+            transport.exchange(b"")
+        # The failure is for good, and close() works in it.
+        transport.close()
+        return seconds
+
+    answers = run_ranks(rank_main, 3, expect_death=(1,))
+    assert max(answers[0], answers[2]) < 1.5
+
+
+def test_a_peer_that_dies_while_another_is_waited_for_is_named():
+    """Rank 0 waits for rank 2, which waits for rank 1, which dies."""
+
+    def rank_main(rank):
+        transport = connect(rank.rank, 3, rank.store, timeout=60)
+        program = transport.compile(everyone_waits_for(2, 3))
+        transport.barrier()
+        if rank.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if rank.rank == 2:
+            time.sleep(1.0)
+            return
+        with pytest.raises(PeerDiedError, match="rank 1 died"):
+            program.run("wait")
+
+    run_ranks(rank_main, 3, expect_death=(1,))
+
+
+def test_a_late_peer_is_named_with_channel_and_counts():
+    def rank_main(rank):
+        transport = connect(rank.rank, 2, rank.store, timeout=0.3)
+        program = transport.compile(everyone_waits_for(1, 2))
+        if rank.rank == 1:
+            program.run("signal")
+            time.sleep(1.0)
+            return None
+        program.run("wait")
+        start = time.monotonic()
+        with pytest.raises(WaitTimeoutError, match="Rank 1 is alive but late") as caught:
+            program.run("wait")
+        assert 0.3 <= time.monotonic() - start < 0.9
+        error = caught.value
+        return str(error), error.peer, error.channel, error.expected, error.seen
+
+    text, *details = run_ranks(rank_main, 2)[0]
+    assert details == [1, "late", 2, 1]
+    assert text.startswith(
+        "rank 0 waited 0.3 s for rank 1 on channel 'late': expected a count of 2, got 1."
+    )
+
+
+def test_abort_wakes_everyone_and_is_for_good():
+    def rank_main(rank):
+        transport = connect(rank.rank, 3, rank.store, timeout=60)
+        program = transport.compile(everyone_waits_for(0, 3))
+        start = time.monotonic()
+        if rank.rank == 0:
+            time.sleep(0.2)
+            transport.abort("loss is nan")
+        with pytest.raises(AbortedError, match="rank 0 aborted: loss is nan"):
+            program.run("wait")
+        assert time.monotonic() - start < 1.5
+        with pytest.raises(AbortedError, match="rank 0 aborted: loss is nan"):
+            transport.barrier()
+        transport.close()
+
+    run_ranks(rank_main, 3)
+
+
+def test_an_exception_inside_the_context_aborts_with_its_text():
+    def rank_main(rank):
+        try:
+            with connect(rank.rank, 2, rank.store, timeout=60) as transport:
+                if rank.rank == 1:
+                    raise KeyError("no such layer")
+                transport.exchange(b"")
+        except (KeyError, TransportError) as error:
+            return type(error).__name__, str(error)
+
+    first, second = run_ranks(rank_main, 2)
+    assert first == ("AbortedError", "rank 1 aborted: KeyError: 'no such layer'")
+    assert second[0] == "KeyError"
+
+
+def test_a_peer_that_closed_is_not_dead_but_can_not_be_waited_for():
+    def rank_main(rank):
+        transport = connect(rank.rank, 3, rank.store, timeout=60)
+        program = transport.compile(everyone_waits_for(1, 3))
+        rest = transport.compile(everyone_waits_for(2, 3))
+        if rank.rank == 1:
+            program.run("signal")
+            transport.close()
+            return
+        time.sleep(0.5)  # by now rank 1's process has ended
+        program.run("wait")  # it signalled before it left
+        if rank.rank == 2:
+            time.sleep(0.2)
+            rest.run("signal")
+        else:
+            rest.run("wait")  # rank 2 is there, and that rank 1 isn't doesn't matter
+            with pytest.raises(PeerClosedError, match="rank 1, which has closed its transport"):
+                program.run("wait")
+        transport.close()
+
+    run_ranks(rank_main, 3)
+
+
+def test_ranks_may_close_at_different_times():
+    def rank_main(rank):
+        transport = connect(rank.rank, 4, rank.store, timeout=60)
+        transport.barrier()
+        time.sleep(0.15 * rank.rank)
+        transport.close()
+
+    run_ranks(rank_main, 4)
+
+
+def test_long_reasons_and_any_letters_survive_the_control_page():
+    def rank_main(rank):
+        transport = connect(rank.rank, 2, rank.store, timeout=60)
+        transport.barrier()
+        if rank.rank == 0:
+            transport.abort("ü" * 1000)
+            time.sleep(0.3)
+            return
+        with pytest.raises(AbortedError, match=r"aborted: ü{252}$"):
+            transport.barrier()
+
+    run_ranks(rank_main, 2)
+
+
+def test_an_interrupt_ends_a_wait_at_once():
+    def rank_main(rank):
+        transport = connect(rank.rank, 2, rank.store, timeout=60)
+        transport.barrier()
+        if rank.rank == 0:
+            signal.signal(signal.SIGALRM, signal.default_int_handler)
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
+            start = time.monotonic()
+            with pytest.raises(KeyboardInterrupt):
+                transport.barrier()
+            assert time.monotonic() - start < 1.0
+        else:
+            time.sleep(0.5)
+        transport.close()
+
+    run_ranks(rank_main, 2)
+
+
+def test_more_ranks_than_cores_take_turns_promptly():
+    """Spinning would take seconds: the rank that is waited for could not run."""
+
+    def rank_main(rank):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
+        with connect(rank.rank, 4, rank.store, timeout=60) as transport:
+            start = time.monotonic()
+            for _ in range(500):
+                transport.barrier()
+            return time.monotonic() - start
+
+    assert max(run_ranks(rank_main, 4)) < 5.0

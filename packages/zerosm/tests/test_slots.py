@@ -1,0 +1,165 @@
+"""Back-to-back rounds under random delays: nobody reads too early or overwrites too soon."""
+
+import random
+import time
+
+import pytest
+import torch
+from testing.ranks import run_ranks
+
+from sshsdp_zerosm import (
+    Loopback,
+    Region,
+    Schedule,
+    Signal,
+    TransportError,
+    Wait,
+    all_gather_push,
+    connect,
+    reduce_scatter,
+)
+
+ROUNDS = 400
+NUMEL = 5000
+
+
+def scatter(name, slot, sums, world=3):
+    return reduce_scatter(
+        name,
+        inputs=[Region("in", rank, 0, 4 * NUMEL * world) for rank in range(world)],
+        accumulators=[Region(sums, rank, 0, 4 * NUMEL) for rank in range(world)],
+        dtype=torch.float32,
+        accumulator=torch.float32,
+        group=range(world),
+        world=world,
+        slot=slot,
+    )
+
+
+def delay(generator):
+    """Mostly none; sometimes long enough for the peers to run a round ahead."""
+    if generator.random() < 0.1:
+        time.sleep(generator.random() * 0.003)
+
+
+def test_an_input_slot_is_not_overwritten_before_all_peers_have_reduced_it():
+    """Two schedules in turns on one slot: their credits are the slot's, not the schedule's."""
+
+    def rank_main(rank):
+        generator = random.Random(rank.rank)
+        with connect(rank.rank, 3, rank.store, timeout=30) as transport:
+            inputs = transport.arena("in", 4 * NUMEL * 3).tensor().view(torch.float32)
+            sums = [
+                transport.arena(name, 4 * NUMEL).tensor().view(torch.float32)
+                for name in ("even", "odd")
+            ]
+            programs = [transport.compile(scatter(name, "slot", name)) for name in ("even", "odd")]
+            for round_ in range(ROUNDS):
+                program = programs[round_ % 2]
+                delay(generator)
+                program.run("acquire")
+                inputs.fill_(round_ + 1000 * rank.rank)
+                delay(generator)
+                program.run("ready")
+                delay(generator)
+                program.run("reduce")
+                assert sums[round_ % 2].eq(3 * round_ + 3000).all(), round_
+
+    run_ranks(rank_main, 3)
+
+
+def test_pushed_outputs_are_not_overwritten_before_they_are_consumed():
+    def rank_main(rank):
+        generator = random.Random(rank.rank)
+        with connect(rank.rank, 3, rank.store, timeout=30) as transport:
+            shard = transport.arena("in", 8 * NUMEL).tensor().view(torch.int64)
+            output = transport.arena("out", 24 * NUMEL).tensor().view(torch.int64)
+            schedule = all_gather_push(
+                "push",
+                shards=[Region("in", member, 0, 8 * NUMEL) for member in range(3)],
+                outputs=[Region("out", member, 0, 24 * NUMEL) for member in range(3)],
+                group=range(3),
+                world=3,
+            )
+            program = transport.compile(schedule)
+            for round_ in range(ROUNDS):
+                program.run("acquire")
+                shard.fill_(10 * round_ + rank.rank)
+                delay(generator)
+                program.run("gather")
+                delay(generator)
+                for member, part in enumerate(output.chunk(3)):
+                    assert part.eq(10 * round_ + member).all(), (round_, member)
+                program.run("release")
+
+    run_ranks(rank_main, 3)
+
+
+def test_ready_says_whether_run_would_block():
+    def rank_main(rank):
+        with connect(rank.rank, 2, rank.store, timeout=30) as transport:
+            transport.arena("in", 8 * NUMEL)
+            transport.arena("sum", 4 * NUMEL)
+            program = transport.compile(scatter("r", "slot", "sum", world=2))
+            assert program.ready("acquire")
+            program.run("acquire")
+            assert not program.ready("acquire")
+            transport.barrier()
+            if rank.rank == 1:
+                transport.barrier()
+                program.run("ready")
+                transport.barrier()
+            else:
+                program.run("ready")
+                assert not program.ready("reduce")
+                transport.barrier()
+                transport.barrier()
+                assert program.ready("reduce")
+            program.run("reduce")
+            transport.barrier()
+            assert program.ready("acquire")
+
+    run_ranks(rank_main, 2)
+
+
+def test_two_groups_on_one_channel_name_are_refused():
+    transport = Loopback(3).transports[0]
+    pairs = [
+        Schedule(f"{a}{b}", 3, {"p": tuple(
+            (Signal("c", (b,)), Wait(b, "c")) if rank == a
+            else (Signal("c", (a,)), Wait(a, "c")) if rank == b
+            else () for rank in range(3))})
+        for a, b in ((0, 1), (0, 2))
+    ]  # fmt: skip
+    transport.compile(pairs[0])
+    message = r"channel 'c' of rank 0 already signals ranks \(1,\), got \(2,\)"
+    with pytest.raises(ValueError, match=message):
+        transport.compile(pairs[1])
+
+
+def test_ranks_that_compile_in_another_order_get_an_error_and_no_wrong_signal():
+    def rank_main(rank):
+        ring = {
+            name: Schedule(
+                name,
+                2,
+                {"p": tuple((Signal(name, (1 - at,)), Wait(1 - at, name)) for at in (0, 1))},
+            )
+            for name in ("one", "two")
+        }
+        with connect(rank.rank, 2, rank.store, timeout=30) as transport:
+            order = ("one", "two") if rank.rank == 0 else ("two", "one")
+            programs = {name: transport.compile(ring[name]) for name in order}
+            with pytest.raises(TransportError, match="compile the same ones in the same order"):
+                programs["one" if rank.rank == 0 else "two"].run("p")
+            transport.barrier()
+
+    run_ranks(rank_main, 2)
+
+
+def test_more_channels_than_there_are_places_is_an_error():
+    transport = Loopback(2).transports[0]
+    many = tuple(Signal(f"c{index}", (1,)) for index in range(2048))
+    transport.compile(Schedule("many", 2, {"p": (many, ())}))
+    with pytest.raises(TransportError, match="at most 2048 channels, got one more"):
+        transport.compile(Schedule("more", 2, {"p": ((Signal("extra", (1,)),), ())}))
