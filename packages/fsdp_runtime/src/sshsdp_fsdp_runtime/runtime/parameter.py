@@ -10,6 +10,7 @@ from sshsdp_fsdp_runtime.runtime.direct import DIRECT
 
 if TYPE_CHECKING:
     from sshsdp_fsdp_runtime.runtime.handle import ParameterHandle
+    from sshsdp_fsdp_runtime.runtime.weights import WeightGroup
 
 # Questions about a parameter that can be answered without its values.
 _METADATA = frozenset(
@@ -54,16 +55,16 @@ class ShardedParameter(nn.Parameter):
         """Deliver weights that are about to be read, and gradients straight into g'."""
         kwargs = kwargs or {}
         with torch._C.DisableTorchFunctionSubclass():
-            if function.__name__ not in ("__get__", "__set__") and function not in _METADATA:
-                for argument in (*args, *kwargs.values()):
-                    if type(argument) is ShardedParameter:
-                        weights = argument._handle.weights
-                        if not weights.ready:
-                            weights.unshard()
+            if function.__name__ in ("__get__", "__set__") or function in _METADATA:
+                return function(*args, **kwargs)
+            groups = _readable((*args, *kwargs.values()))
             direct = DIRECT.get(function)
             if direct is not None and not torch.compiler.is_compiling():
                 return direct(*args, **kwargs)
-            return function(*args, **kwargs)
+            result = function(*args, **kwargs)
+            for group in groups:
+                _regather_before_backward(result, group)
+            return result
 
     @property  # type: ignore[override]
     def grad(self) -> Any:
@@ -94,6 +95,30 @@ class ShardedParameter(nn.Parameter):
             f"expected a sharded model to stay in place, got deepcopy of {self._handle.spec.name!r}; "
             "copy weights with model.full_state_dict(), or build the copy before fully_shard()"
         )
+
+
+def _readable(arguments: tuple[Any, ...]) -> "list[WeightGroup]":
+    """Make the weights among `arguments` readable; their groups, those that may drop them."""
+    groups = []
+    for argument in arguments:
+        if type(argument) is ShardedParameter:
+            group = argument._handle.weights
+            if not group.ready:
+                group.unshard()
+            if group.releases:
+                groups.append(group)
+    return groups
+
+
+def _regather_before_backward(result: Any, group: "WeightGroup") -> None:
+    """Autograd may have saved a weight: have it readable when the operation's node runs."""
+
+    def unshard(_gradients: Any) -> None:
+        group.unshard()
+
+    for tensor in result if isinstance(result, tuple | list) else (result,):
+        if isinstance(tensor, torch.Tensor) and tensor.grad_fn is not None:
+            tensor.grad_fn.register_prehook(unshard)
 
 
 def take_autograd_gradient(parameter: torch.Tensor) -> torch.Tensor | None:

@@ -1,6 +1,5 @@
 """Full weights of runtime groups: gathered when they are read, dropped when they are not."""
 
-import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -11,8 +10,6 @@ from sshsdp_fsdp_runtime.plan import GroupPlan, WeightForm
 
 if TYPE_CHECKING:
     from sshsdp_fsdp_runtime.runtime.handle import ParameterHandle
-
-_log = logging.getLogger("sshsdp_fsdp_runtime")
 
 
 class WeightSlot:
@@ -44,6 +41,7 @@ class WeightGroup:
         self._poison = poison
         self._gathered: list[ParameterHandle] = []
         self._absent: list[torch.Tensor] = []
+        self._versions: tuple[int, ...] = ()
 
     @property
     def releases(self) -> bool:
@@ -70,6 +68,7 @@ class WeightGroup:
             return
         if self._gathered:
             self._occupy()
+            self._restore_versions()
         if self._program is not None:
             self._program.run("gather")
         for handle in self._gathered:
@@ -92,6 +91,7 @@ class WeightGroup:
         """Weights are about to change or have changed: nothing gathered before may be read."""
         self.reshard()
         self.ready = False
+        self._versions = ()
 
     def _occupy(self) -> None:
         other = self._slot.occupant
@@ -110,17 +110,30 @@ class WeightGroup:
     def disown(self) -> None:
         """Give up the buffer although a backward may still read saved weights from it.
 
-        Autograd's own check of in-place changes then turns such a read into an error.
+        Until the weights are gathered again, autograd's own check of in-place changes turns such
+        a read into an error.
         """
-        _log.debug(
-            "group %s gave up its buffer during backward; more `slots` would avoid it",
-            self.plan.label,
-        )
-        torch.autograd.graph.increment_version([h.parameter for h in self._gathered])
+        parameters = tuple(handle.parameter for handle in self._gathered)
+        self._versions = tuple(parameter._version for parameter in parameters)
+        torch.autograd.graph.increment_version(parameters)
+
+    def _restore_versions(self) -> None:
+        if self._versions:
+            set_versions([handle.parameter for handle in self._gathered], self._versions)
+            self._versions = ()
 
     def _unbind(self) -> None:
         for handle, absent in zip(self._gathered, self._absent, strict=True):
             _bind(handle, absent)
+
+
+def set_versions(tensors: Sequence[torch.Tensor], versions: Sequence[int]) -> None:
+    """Set autograd's counters of in-place changes.
+
+    torch keeps the function private; should it go, `disown` may leave the counters raised, at
+    the price of an error where groups take turns within one backward.
+    """
+    torch._C._autograd._unsafe_set_version_counter(tuple(tensors), tuple(versions))
 
 
 def _bind(handle: "ParameterHandle", view: torch.Tensor) -> None:
