@@ -28,6 +28,17 @@ def uncovered(node: "DataNode") -> Iterator[tuple[int, int]]:
 
 def poison_spans(top: "DataNode") -> Iterator[tuple[int, int, int]]:
     """Ranges to fill, from a node down: (start, stop, byte value), relative to the root."""
+    pending = (0, 0, POISON)
+    for start, stop, byte in _single_spans(top):
+        if start == pending[1] and byte == pending[2]:
+            pending = (pending[0], stop, byte)  # neighbours are filled at once: far fewer calls
+        else:
+            yield pending
+            pending = (start, stop, byte)
+    yield pending
+
+
+def _single_spans(top: "DataNode") -> Iterator[tuple[int, int, int]]:
     for node in top.walk():
         if node.children:
             for start, stop in uncovered(node):
