@@ -117,9 +117,10 @@ class Mesh:
         if time.monotonic() >= deadline:
             raise WaitTimeoutError(self._rank, peer, "hand-over", 1, 0, self._timeout)
 
-    def _gone(self, peer: int) -> PeerDiedError:
-        return PeerDiedError(
-            f"rank {peer} died or closed while it handed memory to rank {self._rank}: look at its "
+    def _gone(self, peer: int) -> TransportError:
+        """The end of a connection: name the rank that died, if there is one, not who gave up."""
+        return self._peers.check(peer) or PeerDiedError(
+            f"rank {peer} died or gave up while it was connected to rank {self._rank}: look at its "
             f"output and start all ranks again"
         )
 
