@@ -106,3 +106,19 @@ def test_other_dtypes_get_their_own_call(cluster):
     rule.calls.clear()
     optimizer.step()
     assert [lengths for _, _, lengths in rule.calls] == [[3], [5]]
+
+
+def test_a_stage_sees_a_tensor_hyperparameter_as_a_number(cluster):
+    seen = []
+
+    @dataclass(frozen=True)
+    class Rate(Recorder):
+        def _add(self, operands, scalars):
+            assert len(operands["main_weight"])
+            seen.append(scalars["lr"])
+
+    ours = cluster([(Rate(), {"a": torch.zeros(3)})])
+    ours.optimizers[0].param_groups[0]["lr"] = torch.tensor(0.5)
+    step(ours)
+    assert isinstance(seen[-1], float)
+    assert seen[-1] == 0.5

@@ -75,6 +75,15 @@ def test_write_to_a_read_operand_is_named(cluster):
         build(cluster, scale_gradient, (WEIGHT, GRAD))
 
 
+def test_what_a_stage_does_only_after_its_first_step_is_seen_too(cluster):
+    def scale_gradient_later(operands, scalars):
+        if scalars["step"] > 1:
+            operands["main_grad"][0].mul_(2)
+
+    with pytest.raises(OperandAccessError, match="'main_grad', declared READ"):
+        build(cluster, scale_gradient_later, (GRAD,))
+
+
 def test_write_operand_must_be_written_everywhere(cluster):
     def write_first(operands, scalars):
         operands["memory"][0].fill_(1)

@@ -53,6 +53,13 @@ def test_a_name_or_a_parameter_in_two_lists_is_refused():
         ShardedOptimizer([item, again])
 
 
+def test_one_parameter_under_two_names_is_refused():
+    first, second = members()
+    shared = dataclasses.replace(second, parameter=first.parameter)
+    with pytest.raises(ValueError, match=r"got 'b' again; give a shared parameter one member"):
+        build(members=(first, shared))
+
+
 def test_a_list_without_members_and_without_elements_is_legal():
     item = UpdateList("weights", SGD(), members(), torch.zeros(7), torch.ones(7))
     empty = UpdateList("empty", AdamW(), (), torch.zeros(0), torch.zeros(0))

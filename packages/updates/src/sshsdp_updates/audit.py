@@ -1,14 +1,13 @@
 """Checks a rule against its own declarations, on a few elements, before it meets real ones."""
 
 from collections.abc import Mapping
-from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
 from sshsdp_updates.operand import Access, OperandAccessError, Operands
 from sshsdp_updates.rule import UpdateRule
-from sshsdp_updates.stage import Stage
+from sshsdp_updates.stage import Scalars, Stage, scalars_of
 from sshsdp_updates.unit import ELEMENT
 
 _LENGTHS = (5, 8)
@@ -35,10 +34,7 @@ def audit(rule: UpdateRule, dtype: torch.dtype, device: torch.device) -> None:
     stages = rule.stages()
     for stage in stages:
         _check_operands(rule, stage, fields)
-    values = {
-        name: value.item() if isinstance(value, Tensor) else value
-        for name, value in rule.hyperparameters().items()
-    }
+    hyperparameters = rule.hyperparameters()
     for step in (1, 2):
         scratch = {
             field: tuple(
@@ -47,7 +43,7 @@ def audit(rule: UpdateRule, dtype: torch.dtype, device: torch.device) -> None:
             for field, of in fields.items()
         }
         for stage in stages:
-            _run(rule, stage, scratch, MappingProxyType({**values, "step": step}))
+            _run(rule, stage, scratch, scalars_of(hyperparameters, hyperparameters, step))
 
 
 def _check_operands(rule: UpdateRule, stage: Stage, fields: Mapping[str, torch.dtype]) -> None:
@@ -68,7 +64,7 @@ def _run(
     rule: UpdateRule,
     stage: Stage,
     scratch: Mapping[str, tuple[Tensor, ...]],
-    scalars: Mapping[str, object],
+    scalars: Scalars,
 ) -> None:
     declared = {operand.field: scratch[operand.field] for operand in stage.operands}
     before = {field: [part.clone() for part in parts] for field, parts in declared.items()}
@@ -79,7 +75,7 @@ def _run(
     stage.function(Operands(stage.name, declared), scalars)
     for operand in stage.operands:
         parts = declared[operand.field]
-        same = all(map(torch.equal, parts, before[operand.field]))
+        same = all(map(_same_bits, parts, before[operand.field]))
         if operand.access is Access.READ and not same:
             raise OperandAccessError(
                 f"rule {rule.name!r}, stage {stage.name!r}: expected operand {operand.field!r}, "
@@ -91,3 +87,7 @@ def _run(
                 "declared WRITE, to be overwritten everywhere without being read, got elements "
                 "that depend on the old contents; declare it UPDATE or write all of it in place"
             )
+
+
+def _same_bits(first: Tensor, second: Tensor) -> bool:
+    return torch.equal(first.view(torch.uint8), second.view(torch.uint8))

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -12,7 +11,7 @@ from sshsdp_updates.flat_state import FlatState
 from sshsdp_updates.operand import Operands
 from sshsdp_updates.rule import UpdateRule
 from sshsdp_updates.runs import runs
-from sshsdp_updates.stage import Stage
+from sshsdp_updates.stage import Stage, scalars_of
 
 Used = Sequence[bool]
 """Per member of a list: did it get a gradient this round."""
@@ -50,10 +49,10 @@ class UpdateGroup:
             used: per list of this group.
         """
         newest = self._arrange(used)
-        values = {name: _number(hyperparameters[name]) for name in self.rule.hyperparameters()}
+        names = self.rule.hyperparameters().keys()
         for index, stage in enumerate(self._stages):
             for batch in self._batches:
-                scalars = MappingProxyType({**values, "step": newest + batch.lag + 1})
+                scalars = scalars_of(hyperparameters, names, newest + batch.lag + 1)
                 stage.function(batch.operands[index], scalars)
 
     def commit(self) -> None:
@@ -99,8 +98,3 @@ def _operands(stage: Stage, parts: Sequence[tuple[FlatState, slice]]) -> Operand
             for operand in stage.operands
         },
     )
-
-
-def _number(value: Any) -> Any:
-    """Return a tensor hyperparameter as the number it holds now."""
-    return value.item() if isinstance(value, Tensor) else value

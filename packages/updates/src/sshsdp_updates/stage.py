@@ -1,8 +1,11 @@
 """A stage: one function over declared operands."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
+
+from torch import Tensor
 
 from sshsdp_updates.operand import Operand, Operands
 
@@ -25,3 +28,13 @@ class Stage:
     name: str
     function: Callable[[Operands, Scalars], None]
     operands: tuple[Operand, ...]
+
+
+def scalars_of(hyperparameters: Mapping[str, Any], names: Iterable[str], step: int) -> Scalars:
+    """Return what a stage gets: the values of `names` as they are now, and `step`.
+
+    A tensor becomes the number that it holds, so that nobody writes a schedule's value.
+    """
+    values = {name: hyperparameters[name] for name in names}
+    numbers = {n: v.item() if isinstance(v, Tensor) else v for n, v in values.items()}
+    return MappingProxyType({**numbers, "step": step})
