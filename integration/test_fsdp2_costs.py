@@ -48,6 +48,7 @@ def test_weights_are_copied_in_before_each_gather(entries, layer):
 
 def test_weights_are_copied_out_after_each_gather(entries):
     gathers = [e for e in entries if e.kind is Kind.EXCHANGE and "allgather" in e.op]
+    assert {(e.read_bytes, e.written_bytes) for e in gathers} == {(SHARD, WEIGHT)}
     copies = [e for e in entries if "split_with_sizes_copy" in e.op]
     assert len(copies) == len(gathers) >= 2 * LAYERS - 1
     assert {(e.kind, e.read_bytes, e.written_bytes) for e in copies} == {

@@ -117,6 +117,7 @@ def test_views_touch_no_memory():
         (lambda x: x[1:3], None, 0, 0),
         (lambda x: x[:, ::2].clone(), Kind.COPY, 48, 48),
         (lambda x: x[:1].expand(5, 6).clone(), Kind.COPY, 24, 120),
+        (lambda x: x[:, ::2].expand(3, 4, 3).clone(), Kind.COPY, 48, 144),
         (lambda x: torch.zeros_like(x), Kind.ZERO, 0, 96),
         (lambda x: x.zero_(), Kind.ZERO, 0, 0),
         (lambda x: x.index_add_(0, torch.tensor([1]), torch.ones(1, 6)), Kind.ADD, 96, 0),
@@ -150,6 +151,28 @@ def test_a_range_gets_only_the_bytes_inside_it():
         flat[:5].fill_(1)
         flat[7:].fill_(1)
     assert [entry.writes for entry in ledger.entries] == [{"middle": 8}, {}]
+
+
+class Wrapped(torch.Tensor):
+    """Computes on a tensor that it holds."""
+
+    @staticmethod
+    def __new__(cls, inner):
+        self = torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+        self.inner = inner
+        return self
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        return func(*(a.inner if isinstance(a, Wrapped) else a for a in args), **(kwargs or {}))
+
+
+def test_operations_on_tensors_inside_of_others_are_seen():
+    inner = torch.ones(4)
+    wrapped = Wrapped(inner)
+    with Ledger({"inner": inner}) as ledger:
+        wrapped.add_(1)
+    assert [(e.kind, e.writes) for e in ledger.entries] == [(Kind.ADD, {"inner": 16})]
 
 
 @dataclass

@@ -169,10 +169,11 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], outputs: Any
     ) -> None:
         results = _tensors(outputs)
+        returned = {_Extent.of(tensor) for tensor in results}
         known = {_address(tensor) for tensor in _tensors((args, kwargs))}
         made = [tensor for tensor in results if _address(tensor) not in known]
         kind = _kind(func, args, kwargs)
-        read, given = _operands(func, args, kwargs, kind, {_address(t) for t in results})
+        read, given = _operands(func, args, kwargs, kind, returned)
         if not (read or given or made) or _is_view(func):
             return
         written = given if kind is Kind.EMPTY else [*given, *made]
@@ -244,19 +245,23 @@ def _is_view(func: Any) -> bool:
 
 
 def _operands(
-    func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], kind: Kind, returned: set[int]
+    func: Any,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    kind: Kind,
+    returned: set["_Extent"],
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Tensors that an operation reads, and those given to it that it writes.
 
     What is changed in place is written, and read too unless the operation only overwrites it.
-    Libraries other than aten don't always declare what they write; it is what they return.
+    Libraries other than aten don't always declare what they write; it is the memory they return.
     """
     read: list[torch.Tensor] = []
     written: list[torch.Tensor] = []
     for argument, value in _bound(func, args, kwargs):
         for tensor in _tensors(value):
             declared = argument.alias_info is not None and argument.alias_info.is_write
-            if declared or (func.namespace != "aten" and _address(tensor) in returned):
+            if declared or (func.namespace != "aten" and _Extent.of(tensor) in returned):
                 written.append(tensor)
                 if argument.is_out or not declared or kind is Kind.COPY:
                     continue

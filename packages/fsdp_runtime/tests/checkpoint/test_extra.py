@@ -49,17 +49,29 @@ def test_what_json_cannot_hold_is_refused_by_place(tmp_path, value, message):
         save_checkpoint(tmp_path / "a", single(), {"x": [value]})
 
 
+def test_names_with_slashes_stay_apart(tmp_path):
+    extra = {
+        "a/b": {"c": torch.tensor(1)},
+        "a": {"b/c": torch.tensor(2), "b": {"c": torch.ones(1)}},
+    }
+    save_checkpoint(tmp_path / "a", single(), extra)
+    loaded = load_checkpoint(tmp_path / "a", single())
+    assert (loaded["a/b"]["c"], loaded["a"]["b/c"], loaded["a"]["b"]["c"]) == (1, 2, 1)
+
+
 def save_own(rank, path):
     torch.manual_seed(rank.rank)
     own = {"rng": torch.get_rng_state(), "seen": 10 * rank.rank}
     model = CutModel(StoreTransport(rank.rank, rank.world, rank.store))
-    save_checkpoint(path, model, {"order": rank.rank, "per_rank": own})
+    shared = {"order": rank.rank, "tensors": list(torch.full((4, 1000), rank.rank))}
+    save_checkpoint(path, model, {**shared, "per_rank": own})
     return torch.rand(3).tolist()
 
 
 def load_own(rank, path):
     extra = load_checkpoint(path, CutModel(StoreTransport(rank.rank, rank.world, rank.store)))
     assert extra["order"] == 0
+    assert not torch.stack(extra["tensors"]).any()
     own = extra["per_rank"]
     if own is None:
         return None

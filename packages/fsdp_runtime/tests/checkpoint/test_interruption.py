@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 
 import pytest
 import torch
@@ -106,7 +105,8 @@ def test_a_torn_folder_is_refused_by_name_and_passed_over(tmp_path, damage):
 
 def test_an_unfinished_folder_is_not_the_newest_even_with_a_manifest(tmp_path):
     save_checkpoint(tmp_path / "a", single(), {"step": 1})
-    shutil.copytree(tmp_path / "a", tmp_path / ".b.unfinished")
+    save_checkpoint(tmp_path / "b", single(), {"step": 2})
+    (tmp_path / "b").rename(tmp_path / ".b.unfinished")
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes.txt").touch()
     assert newest_checkpoint(tmp_path) == tmp_path / "a"
