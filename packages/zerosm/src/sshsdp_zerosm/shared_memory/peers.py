@@ -43,13 +43,16 @@ class Peers:
         """
         if error := find_abort(self._boards):
             return error
-        for descriptor, _ in self._poll.poll(0):
-            peer = self._rank_of[descriptor]
-            if not self._boards or not self._boards[peer].words[CLOSED]:
-                return self._died(peer)
-            self._poll.unregister(descriptor)
-            os.close(descriptor)
-            del self._rank_of[descriptor]
+        if ended := self._poll.poll(0):
+            died = [
+                self._rank_of[descriptor]
+                for descriptor, _ in ended
+                if not self._boards or not self._boards[self._rank_of[descriptor]].words[CLOSED]
+            ]
+            if died:
+                return self._died(died)
+            for descriptor, _ in ended:
+                self._forget(descriptor)
         if self._boards and self._boards[source].words[CLOSED]:
             return PeerClosedError(
                 f"rank {self._rank} waits for rank {source}, which has closed its transport: look "
@@ -59,18 +62,23 @@ class Peers:
 
     def close(self) -> None:
         """Close the pidfds."""
-        for descriptor in self._rank_of:
-            os.close(descriptor)
-        self._rank_of.clear()
+        for descriptor in list(self._rank_of):
+            self._forget(descriptor)
 
     def _open(self, peer: int, pid: int) -> int:
         try:
             return os.pidfd_open(pid)
         except ProcessLookupError:
-            raise self._died(peer) from None
+            raise self._died([peer]) from None
 
-    def _died(self, peer: int) -> PeerDiedError:
+    def _forget(self, descriptor: int) -> None:
+        self._poll.unregister(descriptor)
+        del self._rank_of[descriptor]
+        os.close(descriptor)
+
+    def _died(self, peers: Sequence[int]) -> PeerDiedError:
+        names = ", ".join(f"rank {peer}" for peer in sorted(peers))
         return PeerDiedError(
-            f"rank {peer} died: its process ended without closing its transport, as seen by rank "
-            f"{self._rank}; look at the output of rank {peer} and start all ranks again"
+            f"{names} died: the process ended without closing its transport, as seen by rank "
+            f"{self._rank}; look at the output of {names} and start all ranks again"
         )
