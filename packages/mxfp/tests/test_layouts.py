@@ -96,6 +96,19 @@ def test_out_is_filled_in_place_even_if_strided(block):
     assert not data[:, 1::2].any()
 
 
+def test_out_of_any_number_of_dimensions_is_filled_in_place_even_if_strided():
+    x = random(6, 5, 64).transpose(0, 1)
+    data, codes = (torch.zeros(6, 5, size, dtype=torch.uint8) for size in (64, 2))
+    out = MXTensor(
+        data.transpose(0, 1).view(torch.float8_e4m3fn),
+        codes.transpose(0, 1).view(torch.float8_e8m0fnu),
+        (1, 32),
+    )
+    assert_same(quantize(x, (1, 32), out=out), quantize(x.contiguous(), (1, 32)))
+    assert torch.equal(data.transpose(0, 1), parts(out)[0])
+    assert torch.equal(dequantize(out), dequantize(quantize(x, (1, 32))))
+
+
 def test_a_leaf_of_autograd_is_quantized_without_recording():
     x = random(32, 32).requires_grad_()
     assert_same(quantize(x, (32, 32)), quantize(x.detach(), (32, 32)))

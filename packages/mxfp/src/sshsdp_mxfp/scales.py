@@ -39,13 +39,13 @@ def round_up(amax: Tensor) -> Tensor:
 
 
 def multipliers(codes: Tensor, dtype: torch.dtype) -> Tensor:
-    """What elements are multiplied by before they are rounded: 2^(127 - b), NaN for code 255.
+    """What elements are multiplied by before they are rounded: 2^(127 - b).
 
     Args:
-        codes: uint8.
+        codes: uint8; the result for code 255 is of no use, its elements are all NaN.
         dtype: float32 or float64.
     """
-    return _power_of_two(BIAS - codes.to(torch.int32), codes, dtype)
+    return _power_of_two(BIAS - codes.to(torch.int32), dtype)
 
 
 def values(codes: Tensor, dtype: torch.dtype) -> Tensor:
@@ -55,12 +55,12 @@ def values(codes: Tensor, dtype: torch.dtype) -> Tensor:
         codes: uint8.
         dtype: float32 or float64.
     """
-    return _power_of_two(codes.to(torch.int32) - BIAS, codes, dtype)
+    result = _power_of_two(codes.to(torch.int32).sub_(BIAS), dtype)
+    return result.masked_fill_(codes == CODE_OF_NAN, torch.nan)
 
 
-def _power_of_two(exponent: Tensor, codes: Tensor, dtype: torch.dtype) -> Tensor:
+def _power_of_two(exponent: Tensor, dtype: torch.dtype) -> Tensor:
     """2^exponent for -127 <= exponent <= 127; exact, also where float32 is subnormal."""
     # A float32 exponent field of 0 means a subnormal: 2^-127 has the top mantissa bit alone.
     bits = torch.where(exponent == -BIAS, 1 << 22, (exponent + BIAS) << 23)
-    result = bits.to(torch.int32).view(torch.float32)
-    return result.masked_fill_(codes == CODE_OF_NAN, torch.nan).to(dtype)
+    return bits.to(torch.int32).view(torch.float32).to(dtype)
