@@ -1,9 +1,15 @@
 """The command `sshsdp`: trains a decoder language model with the sharded runtime."""
 
-from .cli import main
-from .config import CorpusConfig, ModelConfig, OptimizerConfig, ReportConfig, TrainConfig
-from .errors import InputError
-from .model import Decoder, DecoderShape
+from sshsdp_fsdp_runtime.trainer.cli import main
+from sshsdp_fsdp_runtime.trainer.config import (
+    CorpusConfig,
+    ModelConfig,
+    OptimizerConfig,
+    ReportConfig,
+    TrainConfig,
+)
+from sshsdp_fsdp_runtime.trainer.errors import InputError
+from sshsdp_fsdp_runtime.trainer.model import Decoder, DecoderShape
 
 __all__ = [
     "CorpusConfig",

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .corpus import Tokens
-from .order import Order
+from sshsdp_fsdp_runtime.trainer.corpus import Tokens
+from sshsdp_fsdp_runtime.trainer.order import Order
 
 
 class TrainBatches:

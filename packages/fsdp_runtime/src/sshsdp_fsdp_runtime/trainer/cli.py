@@ -12,17 +12,18 @@ from typing import Annotated, NoReturn
 
 import tyro
 
-from .config import TrainConfig, check_resumable
-from .configfile import read_config
-from .errors import InputError
-from .launch import RanksError, run_forked
-from .outcome import Outcome
-from .prepare import prepare_run, prepare_together
-from .rank import train_rank
-from .runfolder import open_run_folder
-from .seat import resolve_ranks, torchrun_seat, torchrun_world
-from .session import OpenSession, ShardedSession
-from .stop import SIGNALS, exit_status
+from sshsdp_fsdp_runtime.trainer.config import TrainConfig, check_resumable
+from sshsdp_fsdp_runtime.trainer.configfile import read_config
+from sshsdp_fsdp_runtime.trainer.console import complain, say
+from sshsdp_fsdp_runtime.trainer.errors import InputError
+from sshsdp_fsdp_runtime.trainer.launch import RanksError, run_forked
+from sshsdp_fsdp_runtime.trainer.outcome import Outcome
+from sshsdp_fsdp_runtime.trainer.prepare import prepare_run, prepare_together
+from sshsdp_fsdp_runtime.trainer.rank import train_rank
+from sshsdp_fsdp_runtime.trainer.runfolder import open_run_folder
+from sshsdp_fsdp_runtime.trainer.seat import resolve_ranks, torchrun_seat, torchrun_world
+from sshsdp_fsdp_runtime.trainer.session import OpenSession, ShardedSession
+from sshsdp_fsdp_runtime.trainer.stop import SIGNALS, exit_status
 
 _BAD_INPUT = 2
 
@@ -51,11 +52,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run `sshsdp` with `argv` (default: of the process); the exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments[:1] in (["-h"], ["--help"]) or not arguments:
-        print(_usage())
+        say(_usage())
         return 0 if arguments else _BAD_INPUT
     command = _COMMANDS.get(arguments[0])
     if command is None:
-        print(f"error: unknown command {arguments[0]!r}\n{_usage()}", file=sys.stderr)
+        complain(f"error: unknown command {arguments[0]!r}\n{_usage()}")
         return _BAD_INPUT
     try:
         with _interruptible():
@@ -63,10 +64,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except _InterruptedError as interruption:
         return exit_status(interruption.signum)
     except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
+        complain(f"error: {error}")
         return _BAD_INPUT
     except RanksError as error:
-        print(f"error: {error}", file=sys.stderr)
+        complain(f"error: {error}")
         return 1
 
 
@@ -86,7 +87,9 @@ def train(arguments: Sequence[str], open_session: OpenSession = ShardedSession) 
     config = resolve_ranks(command.run, started)
     if started is None:
         run = prepare_run(config, command.resume)
-        outcome = run_forked(lambda seat: train_rank(run, seat, open_session), run.config.ranks or 1)
+        outcome = run_forked(
+            lambda seat: train_rank(run, seat, open_session), run.config.ranks or 1
+        )
     else:
         seat = torchrun_seat()
         run = prepare_together(config, command.resume, seat)
@@ -136,7 +139,7 @@ def _usage() -> str:
 
 
 def _finish(outcome: Outcome) -> int:
-    print(outcome.last_line(), flush=True)
+    say(outcome.last_line())
     return outcome.status
 
 

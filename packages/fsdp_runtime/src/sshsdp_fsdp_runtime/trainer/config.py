@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from .errors import InputError
-from .model import DecoderShape
-from .sizes import named_shape
+from sshsdp_fsdp_runtime.trainer.errors import InputError
+from sshsdp_fsdp_runtime.trainer.model import DecoderShape
+from sshsdp_fsdp_runtime.trainer.sizes import named_shape
 
 
 @dataclass(frozen=True, kw_only=True)

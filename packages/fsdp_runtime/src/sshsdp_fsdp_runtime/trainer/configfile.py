@@ -12,7 +12,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from .errors import InputError
+from sshsdp_fsdp_runtime.trainer.errors import InputError
 
 Config = TypeVar("Config")
 
@@ -52,7 +52,7 @@ def _from_table(
     values = {}
     for key, value in table.items():
         hint, path = hints[key], prefix + key
-        if is_dataclass(hint):
+        if isinstance(hint, type) and is_dataclass(hint):
             if not isinstance(value, Mapping):
                 raise InputError(f"expected a table [{path}], got {path} = {value!r}")
             values[key] = _from_table(value, hint, f"{path}.", known)
@@ -71,7 +71,7 @@ def _unknown(key: str, known: tuple[str, ...]) -> str:
 
 def _keys(kind: Any, prefix: str = "") -> Iterator[str]:
     for name, hint in get_type_hints(kind).items():
-        if is_dataclass(hint):
+        if isinstance(hint, type) and is_dataclass(hint):
             yield from _keys(hint, f"{prefix}{name}.")
         else:
             yield prefix + name

@@ -13,11 +13,17 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from .config import CorpusConfig
-from .errors import InputError
-from .sources import Source, find_sources, read_texts, read_tokens, standard_library
-from .split import Piece, split_stream
-from .tokenizer import Tokenizer, open_tokenizer
+from sshsdp_fsdp_runtime.trainer.config import CorpusConfig
+from sshsdp_fsdp_runtime.trainer.errors import InputError
+from sshsdp_fsdp_runtime.trainer.sources import (
+    Source,
+    find_sources,
+    read_texts,
+    read_tokens,
+    standard_library,
+)
+from sshsdp_fsdp_runtime.trainer.split import Piece, split_stream
+from sshsdp_fsdp_runtime.trainer.tokenizer import Tokenizer, open_tokenizer
 
 Tokens = NDArray[np.unsignedinteger]
 _TOKENIZER_NAME = "tokenizer.json"

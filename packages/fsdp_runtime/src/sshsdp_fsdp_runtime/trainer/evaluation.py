@@ -6,9 +6,9 @@ import struct
 import torch
 from torch.nn import functional
 
-from .batches import read_rows, validation_starts
-from .corpus import Tokens
-from .session import Session
+from sshsdp_fsdp_runtime.trainer.batches import read_rows, validation_starts
+from sshsdp_fsdp_runtime.trainer.corpus import Tokens
+from sshsdp_fsdp_runtime.trainer.session import Session
 
 
 class Evaluation:
@@ -28,7 +28,7 @@ class Evaluation:
     ) -> None:
         self._tokens, self._context, self._microbatch = tokens, context, microbatch
         self._starts = validation_starts(len(tokens), context, windows)
-        # Every rank runs equally many windows; the last ones may be somebody else's, and don't count.
+        # Every rank runs equally many; what comes after the last window does not count.
         share = math.ceil(len(self._starts) / world)
         mine = (rank + world * turn for turn in range(share))
         self._mine = [self._starts[index % len(self._starts)] for index in mine]

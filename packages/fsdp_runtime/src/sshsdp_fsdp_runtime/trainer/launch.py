@@ -16,14 +16,17 @@ from multiprocessing.process import BaseProcess
 from types import FrameType
 
 import torch
-from torch.distributed import PrefixStore, Store, TCPStore
+from torch.distributed import (  # type: ignore[attr-defined]
+    PrefixStore,
+    Store,
+    TCPStore,
+)
 
+from sshsdp_fsdp_runtime.trainer.errors import InputError
+from sshsdp_fsdp_runtime.trainer.outcome import Outcome
+from sshsdp_fsdp_runtime.trainer.seat import Seat
+from sshsdp_fsdp_runtime.trainer.stop import SIGNALS, PipeStop, exit_status
 from sshsdp_zerosm import TransportError
-
-from .errors import InputError
-from .outcome import Outcome
-from .seat import Seat
-from .stop import SIGNALS, PipeStop, exit_status
 
 Work = Callable[[Seat], Outcome]
 

@@ -10,13 +10,13 @@ import torch
 from torch.nn import functional
 from torch.optim.lr_scheduler import LambdaLR
 
-from .batches import TrainBatches
-from .config import TrainConfig
-from .evaluation import Evaluation
-from .memory import MemoryWatch
-from .reports import Audience, StepReport, ValidationReport
-from .session import Session
-from .stop import Stop
+from sshsdp_fsdp_runtime.trainer.batches import TrainBatches
+from sshsdp_fsdp_runtime.trainer.config import TrainConfig
+from sshsdp_fsdp_runtime.trainer.evaluation import Evaluation
+from sshsdp_fsdp_runtime.trainer.memory import MemoryWatch
+from sshsdp_fsdp_runtime.trainer.reports import Audience, StepReport, ValidationReport
+from sshsdp_fsdp_runtime.trainer.session import Session
+from sshsdp_fsdp_runtime.trainer.stop import Stop
 
 _SHARED = struct.Struct("<diqq")
 
@@ -121,7 +121,7 @@ class Loop:
             # Microbatches add up as in torch; weighted, they add up to the mean over the slice.
             part = part * (len(rows) / self._batches.rows)
             self._watch.sample()  # activations are at their most now
-            part.backward()
+            part.backward()  # type: ignore[no-untyped-call]
             loss += part.detach()
         norm = session.clip_grad_norm(self._config.optimizer.clip)
         lr = float(optimizer.param_groups[0]["lr"])
@@ -138,9 +138,7 @@ class Loop:
         )
         return Shared(sum(losses) / len(losses), max(signals), sum(rss), sum(pss))
 
-    def _report(
-        self, step: int, shared: Shared, norm: float, lr: float, took: float
-    ) -> StepReport:
+    def _report(self, step: int, shared: Shared, norm: float, lr: float, took: float) -> StepReport:
         return StepReport(
             step=step,
             loss=shared.loss,

@@ -32,7 +32,9 @@ def read_memory() -> Memory:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         nbytes = peak if sys.platform == "darwin" else peak * _KIB
         return Memory(nbytes, nbytes)
-    values = {name: rest.split()[0] for name, _, rest in (line.partition(":") for line in lines[1:])}
+    values = {
+        name: rest.split()[0] for name, _, rest in (line.partition(":") for line in lines[1:])
+    }
     return Memory(int(values["Rss"]) * _KIB, int(values["Pss"]) * _KIB)
 
 

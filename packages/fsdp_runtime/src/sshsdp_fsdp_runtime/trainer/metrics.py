@@ -1,7 +1,7 @@
 """Metrics: the reports as lines of JSON.
 
-`{"kind": "step", "step": 1, "loss": ...}` for every step and `{"kind": "validation", ...}` for every
-evaluation. What is not finite is null, which JSON can say.
+`{"kind": "step", "step": 1, "loss": ...}` for every step and `{"kind": "validation", ...}` for
+every evaluation. What is not finite is null, which JSON can say.
 """
 
 import json
@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from .reports import StepReport, ValidationReport
+from sshsdp_fsdp_runtime.trainer.reports import StepReport, ValidationReport
 
 
 class Metrics:

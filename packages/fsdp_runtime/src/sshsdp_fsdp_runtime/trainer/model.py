@@ -35,10 +35,11 @@ class DecoderShape:
         for name in self.__dataclass_fields__:
             if getattr(self, name) < 1:
                 raise ValueError(f"expected {name} >= 1, got {getattr(self, name)}")
-        if self.width % (2 * self.heads):
+        step = 2 * self.heads
+        if self.width % step:
             raise ValueError(
-                f"expected a width that {self.heads} heads divide into even sizes, got {self.width};"
-                f" use {2 * self.heads * max(1, round(self.width / (2 * self.heads)))}"
+                f"expected a width that {self.heads} heads divide into even sizes, got"
+                f" {self.width}; use {step * max(1, round(self.width / step))}"
             )
         if self.heads % self.kv_heads:
             raise ValueError(

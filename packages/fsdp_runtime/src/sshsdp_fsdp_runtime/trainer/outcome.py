@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from .progress import GIB
-from .stop import exit_status
+from sshsdp_fsdp_runtime.trainer.progress import GIB
+from sshsdp_fsdp_runtime.trainer.stop import exit_status
 
 
 @dataclass(frozen=True, slots=True)

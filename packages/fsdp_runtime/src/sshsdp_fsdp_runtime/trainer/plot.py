@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from .metrics import read_metrics
+from sshsdp_fsdp_runtime.trainer.metrics import read_metrics
 
 
 class NoPlotError(RuntimeError):

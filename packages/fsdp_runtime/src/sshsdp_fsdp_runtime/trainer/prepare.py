@@ -4,14 +4,15 @@ import json
 import shutil
 from pathlib import Path
 
-from .config import TrainConfig
-from .configfile import format_config
-from .corpus import build_corpus, open_corpus
-from .errors import InputError
-from .rank import Run
-from .runfolder import RunFolder, make_run_folder
-from .seat import Seat
-from .tensorboard import require_tensorboard
+from sshsdp_fsdp_runtime.trainer.config import TrainConfig
+from sshsdp_fsdp_runtime.trainer.configfile import format_config
+from sshsdp_fsdp_runtime.trainer.console import say
+from sshsdp_fsdp_runtime.trainer.corpus import build_corpus, open_corpus
+from sshsdp_fsdp_runtime.trainer.errors import InputError
+from sshsdp_fsdp_runtime.trainer.rank import Run
+from sshsdp_fsdp_runtime.trainer.runfolder import RunFolder, make_run_folder
+from sshsdp_fsdp_runtime.trainer.seat import Seat
+from sshsdp_fsdp_runtime.trainer.tensorboard import require_tensorboard
 
 _KEY = "sshsdp/run"
 
@@ -40,8 +41,9 @@ def prepare_run(config: TrainConfig, resume: Path | None) -> Run:
             raise
     else:
         _check(config, folder)
+        _check_steps(config, folder)
     folder.save_config(config)
-    print(format_config(config), flush=True)
+    say(format_config(config))
     return Run(config, folder, resume=resume is not None)
 
 
@@ -71,3 +73,12 @@ def _check(config: TrainConfig, folder: RunFolder) -> None:
     corpus = open_corpus(folder.data)
     corpus.check(context=config.context, batch=config.batch)
     config.model.shape(vocab=corpus.facts.vocab, context=config.context)
+
+
+def _check_steps(config: TrainConfig, folder: RunFolder) -> None:
+    done = folder.steps_done()
+    if config.steps <= done:
+        raise InputError(
+            f"expected more steps than the {done} that {folder.path} has done, got"
+            f" {config.steps}; give a larger --steps"
+        )

@@ -6,7 +6,7 @@ from typing import TextIO
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from .reports import Listener, StepReport, ValidationReport
+from sshsdp_fsdp_runtime.trainer.reports import Listener, StepReport, ValidationReport
 
 GIB = 1 << 30
 _SMOOTHING = 0.9

@@ -1,35 +1,33 @@
 """One rank's part of a run, from the model's construction to the outcome."""
 
 import contextlib
-import shutil
 import struct
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from torch.optim.lr_scheduler import LambdaLR
 
-from .batches import TrainBatches
-from .config import TrainConfig
-from .corpus import Corpus, open_corpus
-from .evaluation import Evaluation
-from .loop import Loop
-from .memory import MemoryWatch
-from .metrics import Metrics
-from .model import Decoder
-from .order import Order
-from .outcome import Outcome
-from .plot import NoPlotError, write_plot
-from .progress import GIB, make_progress
-from .reports import Audience, Listener
-from .runfolder import RunFolder
-from .sample import generate
-from .schedule import make_scheduler, restore_scheduler
-from .seat import Seat
-from .session import OpenSession, Session
-from .tensorboard import TensorBoard
+from sshsdp_fsdp_runtime.trainer.batches import TrainBatches
+from sshsdp_fsdp_runtime.trainer.config import TrainConfig
+from sshsdp_fsdp_runtime.trainer.console import say
+from sshsdp_fsdp_runtime.trainer.corpus import Corpus, open_corpus
+from sshsdp_fsdp_runtime.trainer.evaluation import Evaluation
+from sshsdp_fsdp_runtime.trainer.loop import Loop
+from sshsdp_fsdp_runtime.trainer.memory import MemoryWatch
+from sshsdp_fsdp_runtime.trainer.metrics import Metrics
+from sshsdp_fsdp_runtime.trainer.model import Decoder
+from sshsdp_fsdp_runtime.trainer.order import Order
+from sshsdp_fsdp_runtime.trainer.outcome import Outcome
+from sshsdp_fsdp_runtime.trainer.plot import NoPlotError, write_plot
+from sshsdp_fsdp_runtime.trainer.progress import GIB, make_progress
+from sshsdp_fsdp_runtime.trainer.reports import Audience, Listener
+from sshsdp_fsdp_runtime.trainer.runfolder import RunFolder
+from sshsdp_fsdp_runtime.trainer.sample import generate, printable
+from sshsdp_fsdp_runtime.trainer.schedule import make_scheduler, restore_scheduler
+from sshsdp_fsdp_runtime.trainer.seat import Seat
+from sshsdp_fsdp_runtime.trainer.session import OpenSession, Session
+from sshsdp_fsdp_runtime.trainer.tensorboard import TensorBoard
 
 _PROMPT_TOKENS = 32
 
@@ -73,20 +71,17 @@ class _RankRun:
         self._run, self._config, self._folder = run, run.config, run.folder
         self._seat, self._session, self._corpus = seat, session, corpus
         self._watch = MemoryWatch()
-        self._scheduler = make_scheduler(
-            session.optimizer, run.config.steps, run.config.optimizer
-        )
+        self._scheduler = make_scheduler(session.optimizer, run.config.steps, run.config.optimizer)
 
     def introduce(self, parameters: int) -> None:
         config = self._config
         planned = self._session.planned_bytes()
         forecast = "" if planned is None else f"; planned buffers {planned / GIB:.3f} GiB"
-        print(f"data: {self._corpus.facts.describe()}")
-        print(
+        say(f"data: {self._corpus.facts.describe()}")
+        say(
             f"model: {parameters:,} parameters, FP32 (the default on CPUs);"
             f" {config.batch * config.context:,} tokens per step;"
-            f" {self._seat.world} rank(s){forecast}",
-            flush=True,
+            f" ranks: {self._seat.world}{forecast}",
         )
 
     def train(self) -> Outcome:
@@ -153,32 +148,27 @@ class _RankRun:
         return [*listeners, progress]
 
     def _save(self, step: int) -> None:
-        # Written under another name first: a checkpoint that has its name is complete.
-        partial = self._folder.partial_checkpoint(step)
-        final = self._folder.checkpoint(step)
         if self._seat.rank == 0:
-            shutil.rmtree(partial, ignore_errors=True)
-            partial.parent.mkdir(exist_ok=True)
-        rng = [state.hex() for state in self._session.exchange(_rng_state())]
+            self._folder.remove_checkpoint(step)
         self._session.save(
-            partial, {"step": step, "scheduler": self._scheduler.state_dict(), "rng": rng}
+            self._folder.checkpoint(step),
+            {
+                "step": step,
+                "scheduler": self._scheduler.state_dict(),
+                "per_rank": {"rng": torch.get_rng_state()},
+            },
         )
-        self._session.exchange(b"written")
         if self._seat.rank == 0:
-            shutil.rmtree(final, ignore_errors=True)
-            partial.rename(final)
             self._folder.keep_newest(self._config.report.keep_checkpoints)
-        self._session.exchange(b"named")
 
     def _restore(self) -> int:
-        newest = self._folder.complete_checkpoints()[-1]
-        extra = self._session.load(self._folder.checkpoint(newest))
+        extra = self._session.load(self._folder.newest_checkpoint())
         restore_scheduler(
             self._scheduler, extra["scheduler"], self._config.steps, self._config.optimizer
         )
         # A rank that was not there before keeps the state that the seed gave it.
-        if self._seat.rank < len(extra["rng"]):
-            _set_rng_state(bytes.fromhex(extra["rng"][self._seat.rank]))
+        if extra["per_rank"] is not None:
+            torch.set_rng_state(extra["per_rank"]["rng"])
         return int(extra["step"])
 
     def _sample(self) -> None:
@@ -201,13 +191,13 @@ class _RankRun:
             both = prompt + tokens
             text = " ".join(map(str, both)) if tokenizer is None else tokenizer.decode(both)
             self._folder.sample.write_text(text + "\n", encoding="utf-8")
-            print(f"sample ({self._folder.sample}):\n{text}")
+            say(f"sample ({self._folder.sample}):\n{printable(text, sys.stdout.encoding)}")
 
     def _plot(self) -> None:
         try:
             write_plot(self._folder.metrics, self._folder.plot)
         except NoPlotError as error:
-            print(error)
+            say(str(error))
 
     def _sum_over_ranks(self, value: int) -> int:
         parts = self._session.exchange(struct.pack("<q", value))
@@ -222,11 +212,3 @@ def _closed(session: Session) -> Iterator[Session]:
         session.abort(f"{type(error).__name__}: {error}")
         raise
     session.close()
-
-
-def _rng_state() -> bytes:
-    return bytes(torch.get_rng_state().numpy())
-
-
-def _set_rng_state(state: bytes) -> None:
-    torch.set_rng_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))

@@ -1,13 +1,13 @@
 """RunFolder: where a run keeps everything.
 
-    runs/NAME/
-        config.toml         the resolved configuration
-        data/               train.npy, validation.npy, corpus.json, tokenizer.json
-        metrics.jsonl       a line per step and per evaluation
-        checkpoints/        step-00000500, ...
-        plot.png            loss and throughput
-        sample.txt          what the trained model writes
-        tensorboard/        events, when asked for
+runs/NAME/
+    config.toml         the resolved configuration
+    data/               train.npy, validation.npy, corpus.json, tokenizer.json
+    metrics.jsonl       a line per step and per evaluation
+    checkpoints/        step-00000500, ...
+    plot.png            loss and throughput
+    sample.txt          what the trained model writes
+    tensorboard/        events, when asked for
 """
 
 import shutil
@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from .config import TrainConfig
-from .configfile import format_config, read_config
-from .errors import InputError
+from sshsdp_fsdp_runtime.checkpoint import newest_checkpoint
+from sshsdp_fsdp_runtime.trainer.config import TrainConfig
+from sshsdp_fsdp_runtime.trainer.configfile import format_config, read_config
+from sshsdp_fsdp_runtime.trainer.errors import InputError
 
 _STEP_PREFIX = "step-"
-_PARTIAL_SUFFIX = ".partial"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,26 +54,40 @@ class RunFolder:
         """Folder of events."""
         return self.path / "tensorboard"
 
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of checkpoints."""
+        return self.path / "checkpoints"
+
     def checkpoint(self, step: int) -> Path:
         """The folder of the checkpoint after `step` steps."""
-        return self.path / "checkpoints" / f"{_STEP_PREFIX}{step:08d}"
+        return self.checkpoints / f"{_STEP_PREFIX}{step:08d}"
 
-    def partial_checkpoint(self, step: int) -> Path:
-        """Where that checkpoint is written, until it is complete and gets its name."""
-        final = self.checkpoint(step)
-        return final.with_name(final.name + _PARTIAL_SUFFIX)
+    def newest_checkpoint(self) -> Path:
+        """The complete checkpoint of the highest step.
 
-    def complete_checkpoints(self) -> list[int]:
-        """Steps that have a complete checkpoint, ascending."""
-        names = [path.name for path in (self.path / "checkpoints").glob(f"{_STEP_PREFIX}*")]
-        numbers = [name.removeprefix(_STEP_PREFIX) for name in names]
-        return sorted(int(number) for number in numbers if number.isdecimal())
+        Raises:
+            InputError: when there is none.
+        """
+        newest = newest_checkpoint(self.checkpoints)
+        if newest is None:
+            raise InputError(
+                f"expected a complete checkpoint in {self.checkpoints}, got none; start a new run"
+            )
+        return newest
+
+    def steps_done(self) -> int:
+        """Steps that the newest complete checkpoint has behind it."""
+        return int(self.newest_checkpoint().name.removeprefix(_STEP_PREFIX))
+
+    def remove_checkpoint(self, step: int) -> None:
+        """Make room for the checkpoint of `step`: a damaged one may be there."""
+        if self.checkpoint(step).exists():
+            shutil.rmtree(self.checkpoint(step))
 
     def keep_newest(self, count: int) -> None:
-        """Remove all but the newest `count` complete checkpoints, and partial ones."""
-        for step in self.complete_checkpoints()[:-count]:
-            shutil.rmtree(self.checkpoint(step))
-        for path in (self.path / "checkpoints").glob(f"*{_PARTIAL_SUFFIX}"):
+        """Remove all but the newest `count` checkpoints."""
+        for path in sorted(self.checkpoints.glob(f"{_STEP_PREFIX}*"))[:-count]:
             shutil.rmtree(path)
 
     def save_config(self, config: TrainConfig) -> None:
@@ -108,10 +122,7 @@ def open_run_folder(path: Path) -> tuple[TrainConfig, RunFolder]:
     folder = RunFolder(path)
     if not (path / "config.toml").is_file():
         raise InputError(f"expected a run folder, got {path}, which has no config.toml")
-    if not folder.complete_checkpoints():
-        raise InputError(
-            f"expected a complete checkpoint in {path / 'checkpoints'}, got none; start a new run"
-        )
+    folder.newest_checkpoint()
     return read_config(path / "config.toml", TrainConfig), folder
 
 

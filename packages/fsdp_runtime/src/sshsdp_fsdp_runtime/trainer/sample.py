@@ -40,6 +40,12 @@ def generate(
     return tokens[len(prompt) :]
 
 
+def printable(text: str, encoding: str) -> str:
+    """`text` without what could confuse a terminal or what `encoding` can't say."""
+    safe = "".join(each if each.isprintable() or each in "\n\t" else "\ufffd" for each in text)
+    return safe.encode(encoding, "replace").decode(encoding)
+
+
 def _draw(logits: Tensor, temperature: float, generator: torch.Generator) -> int:
     if temperature == 0:
         return int(logits.argmax())

@@ -6,7 +6,7 @@ from typing import Any
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from .config import OptimizerConfig
+from sshsdp_fsdp_runtime.trainer.config import OptimizerConfig
 
 
 def lr_factor(step: int, steps: int, config: OptimizerConfig) -> float:

@@ -4,11 +4,11 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from torch.distributed import Store, rendezvous
+from torch.distributed import Store, rendezvous  # type: ignore[attr-defined]
 
-from .config import TrainConfig
-from .errors import InputError
-from .stop import SignalStop, Stop
+from sshsdp_fsdp_runtime.trainer.config import TrainConfig
+from sshsdp_fsdp_runtime.trainer.errors import InputError
+from sshsdp_fsdp_runtime.trainer.stop import SignalStop, Stop
 
 DEFAULT_RANKS = 2
 _TORCHRUN_NAMES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")

@@ -8,18 +8,20 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 from torch.optim import Optimizer
 
+from sshsdp_fsdp_runtime import ShardedModule, Sharding, Update, fully_shard, is_matrix
+from sshsdp_fsdp_runtime.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
+from sshsdp_fsdp_runtime.trainer.config import OptimizerConfig
+from sshsdp_fsdp_runtime.trainer.errors import InputError
+from sshsdp_fsdp_runtime.trainer.model import Decoder
+from sshsdp_fsdp_runtime.trainer.seat import Seat
 from sshsdp_shardchain import Degrees
 from sshsdp_updates import AdamW
 from sshsdp_zerosm import Transport, connect
-
-from .. import Sharding, Update, fully_shard, is_matrix
-from ..checkpoint import load_checkpoint, save_checkpoint
-from .config import OptimizerConfig
-from .model import Decoder
-from .seat import Seat
 
 
 class Session(Protocol):
@@ -44,11 +46,17 @@ class Session(Protocol):
         ...
 
     def save(self, path: Path, extra: Mapping[str, Any]) -> None:
-        """Write model, optimizer and `extra` into the folder `path`. Collective."""
+        """Write model, optimizer and `extra` into the new folder `path`. Collective.
+
+        The folder appears whole or not at all. ``extra["per_rank"]`` may differ between ranks.
+        """
         ...
 
     def load(self, path: Path) -> Mapping[str, Any]:
-        """Restore what `save` wrote; the extra. Collective."""
+        """Restore what `save` wrote, on any number of ranks; the extra. Collective.
+
+        ``extra["per_rank"]`` is this rank's; None, when there was no rank of that number.
+        """
         ...
 
     def planned_bytes(self) -> int | None:
@@ -71,18 +79,23 @@ class ShardedSession:
     """A session of the sharded runtime: weights, gradients and state spread over all ranks."""
 
     def __init__(self, model: Decoder, config: OptimizerConfig, seat: Seat) -> None:
+        self._seat = seat
         self._transport: Transport = connect(seat.rank, seat.world, seat.store)
-        rule = {"lr": config.lr, "betas": config.betas}
-        self._sharded = fully_shard(
+        matrices = AdamW(lr=config.lr, betas=config.betas, weight_decay=config.weight_decay)
+        others = AdamW(lr=config.lr, betas=config.betas, weight_decay=0.0)
+        sharded = fully_shard(
             model,
             sharding=[Sharding("**", Degrees(seat.world, seat.world, seat.world))],
             groups=["layers.*"],
             updates=[
-                Update("**", AdamW(**rule, weight_decay=config.weight_decay), where=is_matrix),
-                Update("**", AdamW(**rule, weight_decay=0.0)),
+                Update("**", matrices, where=is_matrix),
+                Update("**", others),
             ],
             transport=self._transport,
         )
+        # The same object, with a class that is also a ShardedModule.
+        assert isinstance(sharded, ShardedModule)
+        self._sharded: ShardedModule = sharded
 
     @property
     def model(self) -> nn.Module:
@@ -104,16 +117,20 @@ class ShardedSession:
 
     def save(self, path: Path, extra: Mapping[str, Any]) -> None:
         """See `Session`."""
-        save_checkpoint(path, self._sharded, dict(extra))
+        self._join_process_group()
+        save_checkpoint(path, self._sharded, extra)
 
     def load(self, path: Path) -> Mapping[str, Any]:
         """See `Session`."""
-        return load_checkpoint(path, self._sharded)
+        self._join_process_group()
+        try:
+            return load_checkpoint(path, self._sharded)
+        except CheckpointError as error:
+            raise InputError(str(error)) from error
 
     def planned_bytes(self) -> int | None:
         """See `Session`."""
-        forecast = self._sharded.plan.forecast()
-        return sum(forecast.total_bytes(rank) for rank in range(self._transport.world))
+        return self._sharded.plan.forecast().host_bytes()
 
     def abort(self, reason: str) -> None:
         """See `Session`."""
@@ -122,3 +139,17 @@ class ShardedSession:
     def close(self) -> None:
         """See `Session`."""
         self._sharded.close()
+        self._transport.close()
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+    def _join_process_group(self) -> None:
+        # Checkpoints coordinate the ranks over torch's default process group.
+        seat = self._seat
+        if seat.store is not None and not dist.is_initialized():
+            dist.init_process_group(
+                "gloo",
+                store=PrefixStore("checkpoints", seat.store),
+                rank=seat.rank,
+                world_size=seat.world,
+            )

@@ -2,8 +2,8 @@
 
 from types import MappingProxyType
 
-from .errors import InputError
-from .model import DecoderShape
+from sshsdp_fsdp_runtime.trainer.errors import InputError
+from sshsdp_fsdp_runtime.trainer.model import DecoderShape
 
 # width, layers, heads, kv_heads, hidden
 _SIZES = MappingProxyType(

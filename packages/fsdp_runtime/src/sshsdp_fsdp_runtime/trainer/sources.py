@@ -1,4 +1,4 @@
-"""Sources: the files that a corpus is made of, in an order that depends on nothing but their names."""
+"""Sources: the files that a corpus is made of, in the order of their names."""
 
 import json
 import os
@@ -11,10 +11,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import InputError
+from sshsdp_fsdp_runtime.trainer.errors import InputError
 
 # Tests are half of a standard library and repeat themselves; the rest is not its own text.
-_LEFT_OUT = frozenset({"__pycache__", "dist-packages", "idle_test", "site-packages", "test", "tests"})
+_LEFT_OUT = frozenset(
+    {"__pycache__", "dist-packages", "idle_test", "site-packages", "test", "tests"}
+)
 _TOKEN_DTYPES = ("uint8", "uint16", "uint32")
 _PROBE_BYTES = 8192
 
@@ -48,9 +50,13 @@ def standard_library() -> tuple[Source, ...]:
         InputError: an installation without them.
     """
     root = Path(sysconfig.get_path("stdlib"))
-    paths = [path for path in _walk(root, _LEFT_OUT) if path.suffix == ".py" and path.stat().st_size]
+    paths = [
+        path for path in _walk(root, _LEFT_OUT) if path.suffix == ".py" and path.stat().st_size
+    ]
     if not paths:
-        raise InputError(f"expected .py files in the standard library {root}, got none; give --data")
+        raise InputError(
+            f"expected .py files in the standard library {root}, got none; give --data"
+        )
     return tuple(Source(path, Kind.TEXT) for path in paths)
 
 
@@ -169,7 +175,5 @@ def _text_field(line: bytes, where: str) -> str:
             f" {line[:60].decode(errors='replace').strip()!r}"
         ) from error
     if not isinstance(text, str):
-        raise InputError(
-            f'expected a string under "text" at {where}, got {type(text).__name__}'
-        )
+        raise InputError(f'expected a string under "text" at {where}, got {type(text).__name__}')
     return text

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .errors import InputError
+from sshsdp_fsdp_runtime.trainer.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,18 +1,20 @@
 """TensorBoard: the reports as event files."""
 
+import importlib.util
 from pathlib import Path
+from typing import Any
 
-from .errors import InputError
-from .reports import StepReport, ValidationReport
+from sshsdp_fsdp_runtime.trainer.errors import InputError
+from sshsdp_fsdp_runtime.trainer.reports import StepReport, ValidationReport
 
 
 class TensorBoard:
     """Writes events into `folder`."""
 
     def __init__(self, folder: Path) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
-        self._writer = SummaryWriter(str(folder))  # type: ignore[no-untyped-call]
+        # Imported late: torch's module needs the extra.
+        writer: Any = importlib.import_module("torch.utils.tensorboard").SummaryWriter
+        self._writer = writer(str(folder))
 
     def step(self, report: StepReport) -> None:
         """The scalars of a step, under the names that the metrics file has."""
@@ -25,10 +27,10 @@ class TensorBoard:
 
     def close(self) -> None:
         """Flush and close."""
-        self._writer.close()  # type: ignore[no-untyped-call]
+        self._writer.close()
 
     def _add(self, tag: str, value: float, step: int) -> None:
-        self._writer.add_scalar(tag, value, step)  # type: ignore[no-untyped-call]
+        self._writer.add_scalar(tag, value, step)
 
 
 def require_tensorboard() -> None:
@@ -37,10 +39,8 @@ def require_tensorboard() -> None:
     Raises:
         InputError: when the package is not installed.
     """
-    try:
-        import tensorboard  # noqa: F401
-    except ImportError as error:
+    if importlib.util.find_spec("tensorboard") is None:
         raise InputError(
             "expected the package tensorboard for report.tensorboard, got none; do:"
             " pip install 'sshsdp-fsdp-runtime[tensorboard]'"
-        ) from error
+        )
