@@ -4,6 +4,8 @@ Codes are handled as integers. A cast to float8_e8m0fnu rounds to the *nearest* 
 saturates block maxima, and turns large values into NaN.
 """
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -12,7 +14,7 @@ BIAS = 127
 EXPONENT_OF_MAX = 8  # 448 = 1.75 * 2^8, the largest E4M3 value
 
 
-def round_up(amax: Tensor) -> Tensor:
+def round_up(magnitudes: Tensor) -> Tensor:
     """Codes of block maxima: the smallest b with amax <= 448 * 2^(b - 127).
 
     Exact, from the bits: with amax = m * 2^e and 1 <= m < 2, b is e - 8 + 127, plus one if
@@ -21,31 +23,34 @@ def round_up(amax: Tensor) -> Tensor:
     cvt.rp.satfinite.ue8m0x2.f32).
 
     Args:
-        amax: float32 or float64, any shape, not negative.
+        magnitudes: the bits of floats without sign: int32 for float32, int64 for float64. As
+            integers they have the same order, with NaN above infinity.
 
     Returns:
         uint8 of the same shape.
     """
-    if amax.dtype == torch.float64:
-        bits, mantissa_bits, bias = amax.view(torch.int64), 52, 1023
-    else:
-        bits, mantissa_bits, bias = amax.view(torch.int32), 23, 127
+    mantissa_bits, bias = (52, 1023) if magnitudes.dtype == torch.int64 else (23, 127)
     # Carries into the exponent exactly if the mantissa is above 0.75.
     carry = (1 << (mantissa_bits - 2)) - 1
-    exponent = ((bits + carry) >> mantissa_bits) - (bias - BIAS + EXPONENT_OF_MAX)
-    codes = exponent.clamp_(0, CODE_OF_INF).to(torch.uint8)
-    codes.masked_fill_(amax == torch.inf, CODE_OF_INF)
-    return codes.masked_fill_(amax.isnan(), CODE_OF_NAN)
+    exponents = magnitudes.add(carry).bitwise_right_shift_(mantissa_bits)
+    codes = exponents.sub_(bias - BIAS + EXPONENT_OF_MAX).clamp_(0, CODE_OF_INF).to(torch.uint8)
+    infinity = (2 * bias + 1) << mantissa_bits
+    if int(magnitudes.max()) >= infinity:
+        codes.masked_fill_(magnitudes == infinity, CODE_OF_INF)
+        codes.masked_fill_(magnitudes > infinity, CODE_OF_NAN)
+    return codes
 
 
 def multipliers(codes: Tensor, dtype: torch.dtype) -> Tensor:
     """What elements are multiplied by before they are rounded: 2^(127 - b).
 
+    Undefined for code 255: all elements of such a block are NaN, whatever they were.
+
     Args:
-        codes: uint8; the result for code 255 is of no use, its elements are all NaN.
+        codes: uint8.
         dtype: float32 or float64.
     """
-    return _power_of_two(BIAS - codes.to(torch.int32), dtype)
+    return _look_up(_MULTIPLIERS[dtype], codes)
 
 
 def values(codes: Tensor, dtype: torch.dtype) -> Tensor:
@@ -55,12 +60,17 @@ def values(codes: Tensor, dtype: torch.dtype) -> Tensor:
         codes: uint8.
         dtype: float32 or float64.
     """
-    result = _power_of_two(codes.to(torch.int32).sub_(BIAS), dtype)
-    return result.masked_fill_(codes == CODE_OF_NAN, torch.nan)
+    return _look_up(_VALUES[dtype], codes)
 
 
-def _power_of_two(exponent: Tensor, dtype: torch.dtype) -> Tensor:
-    """2^exponent for -127 <= exponent <= 127; exact, also where float32 is subnormal."""
-    # A float32 exponent field of 0 means a subnormal: 2^-127 has the top mantissa bit alone.
-    bits = torch.where(exponent == -BIAS, 1 << 22, (exponent + BIAS) << 23)
-    return bits.to(torch.int32).view(torch.float32).to(dtype)
+def _look_up(table: Tensor, codes: Tensor) -> Tensor:
+    return table.index_select(0, codes.flatten().to(torch.int32)).view(codes.shape)
+
+
+def _powers_of_two(sign: int, of_nan: float) -> dict[torch.dtype, Tensor]:
+    """2^(sign * (b - 127)) for every code b; exact, also where float32 is subnormal."""
+    powers = [2.0 ** (sign * (code - BIAS)) for code in range(CODE_OF_NAN)] + [of_nan]
+    return {dtype: torch.tensor(powers, dtype=dtype) for dtype in (torch.float32, torch.float64)}
+
+
+_MULTIPLIERS, _VALUES = _powers_of_two(-1, 0.0), _powers_of_two(1, math.nan)
