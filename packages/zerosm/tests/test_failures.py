@@ -199,15 +199,26 @@ def test_an_interrupt_ends_a_wait_at_once():
     run_ranks(rank_main, 2)
 
 
-def test_more_ranks_than_cores_take_turns_promptly():
-    """Spinning would take seconds: the rank that is waited for could not run."""
+def turns(rank, cores, monkeypatch):
+    """Seconds for 500 barriers of ranks on so many cores, and how often this rank yielded."""
+    yields = []
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
+    monkeypatch.setattr(os, "sched_yield", lambda: yields.append(1))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
+    with connect(rank.rank, rank.world, rank.store, timeout=60) as transport:
+        start = time.monotonic()
+        for _ in range(500):
+            time.sleep(0.0005 * (rank.rank == 0))  # the others have to wait
+            transport.barrier()
+        return time.monotonic() - start, len(yields)
 
-    def rank_main(rank):
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
-        with connect(rank.rank, 4, rank.store, timeout=60) as transport:
-            start = time.monotonic()
-            for _ in range(500):
-                transport.barrier()
-            return time.monotonic() - start
 
-    assert max(run_ranks(rank_main, 4)) < 5.0
+def test_more_ranks_than_cores_take_turns_promptly(monkeypatch):
+    """They sleep at once, since a spinning rank keeps the one it waits for from running."""
+    answers = run_ranks(turns, 4, 2, monkeypatch)
+    assert max(seconds for seconds, _ in answers) < 5.0
+    assert sum(yields for _, yields in answers) == 0
+
+
+def test_ranks_with_cores_to_themselves_look_again_before_they_sleep(monkeypatch):
+    assert sum(yields for _, yields in run_ranks(turns, 2, 2, monkeypatch)) > 0

@@ -88,14 +88,17 @@ def test_the_same_elements_cut_differently_give_the_same_bits(spread_values):
         assert torch.equal(torch.cat(parts), whole)
 
 
-def test_a_target_that_is_one_of_the_sources_counts_with_its_old_value():
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_a_target_that_is_one_of_the_sources_counts_with_its_old_value(at):
     transport = Loopback(1).transports[0]
     memory = transport.arena("a", 24).tensor().view(torch.float32)
     memory.copy_(torch.tensor([1.0, 2.0, 10.0, 20.0, 100.0, 200.0]))
     parts = tuple(Region("a", 0, start, 8) for start in (0, 8, 16))
-    op = Reduce(parts, parts[1], torch.float32, torch.float32)
+    expected = memory.tolist()
+    expected[2 * at : 2 * at + 2] = [111.0, 222.0]
+    op = Reduce(parts, parts[at], torch.float32, torch.float32)
     transport.compile(Schedule("s", 1, {"p": ((op,),)})).run("p")
-    assert memory.tolist() == [1.0, 2.0, 111.0, 222.0, 100.0, 200.0]
+    assert memory.tolist() == expected
 
 
 def test_programs_compiled_in_inference_mode_run_outside_of_it():

@@ -37,10 +37,11 @@ class Futex:
         self._call = functools.partial(syscall, _NUMBERS[machine])
 
     def wait(self, address: int, value: int, seconds: float) -> None:
-        """Sleep while the word at `address` is `value`; may return early, and after `seconds`."""
+        """Sleep while the word at `address` is `value`; returns early or after `seconds`."""
         whole = int(seconds)
         limit = _Timespec(whole, int((seconds - whole) * 1e9))
-        self._call(address, _WAIT, value & 0xFFFFFFFF, ctypes.byref(limit), None, 0)
+        # ctypes passes the low 32 bits of `value`, as the kernel compares them.
+        self._call(address, _WAIT, value, ctypes.byref(limit), None, 0)
 
     def wake(self, address: int) -> None:
         """Wake everyone who sleeps on the word at `address`."""
