@@ -142,7 +142,7 @@ def test_the_table_marks_what_misses_its_goal(workshop, capsys):
 
 
 def test_a_crash_names_the_reason_and_ends_the_whole_process_group(workshop, tmp_path):
-    program = Program("sick", "work", "fails", ranks=2, arguments={"folder": str(tmp_path)})
+    program = Program("sick", "work", "fails", 2, {"folder": str(tmp_path)}, timeout=60)
     with pytest.raises(ProgramError, match=r"sick \(work\) crashed on rank 1(.|\n)*the reason"):
         run_program(find(workshop, "trouble"), program)
     pids = [int(pid) for rank in "01" for pid in (tmp_path / rank).read_text().split()]
@@ -196,6 +196,16 @@ def test_an_unknown_name_lists_what_exists(workshop):
     with pytest.raises(UnknownBenchmarkError, match=r"\(fake, trouble\), got 'nothing'"):
         find(workshop, "nothing")
     assert main(["nothing"], root=workshop) == 1
+
+
+def test_a_name_that_two_benchmarks_have_is_refused(workshop):
+    twin = workshop / "packages/part/benchmarks/fake.py"
+    twin.write_text(FAKE)
+    try:
+        with pytest.raises(UnknownBenchmarkError, match=r"ambiguous: packages/part.*integration"):
+            find(workshop, "fake")
+    finally:
+        twin.unlink()
 
 
 def test_a_side_that_no_program_has_is_an_error(workshop, capsys):
