@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -88,9 +89,9 @@ def run_forked(work: Work, world: int) -> Outcome:
         with _relayed_signals(children):
             answers = _collect(children)
         del server
-    failures = {rank: each for rank, each in answers.items() if isinstance(each, _Failure)}
-    if failures:
-        raise _error(failures, world)
+        failures = {rank: each for rank, each in answers.items() if isinstance(each, _Failure)}
+        if failures:
+            raise _error(failures, world)
     outcome = answers[0]
     assert isinstance(outcome, Outcome)
     return outcome
@@ -107,7 +108,10 @@ def _fork(work: Work, world: int, children: list[_Child]) -> None:
             args=(work, rank, world, theirs, inherited, os.getpid()),
             name=f"rank {rank}",
         )
-        process.start()
+        with warnings.catch_warnings():
+            # Python counts all threads; the ones of numpy's BLAS are prepared for a fork.
+            warnings.filterwarnings("ignore", "This process .* multi-threaded", DeprecationWarning)
+            process.start()
         theirs.close()
         children.append(_Child(rank, process, ours))
 

@@ -1,0 +1,57 @@
+"""The command refuses what it can't work with before any rank starts, in one line."""
+
+import pytest
+from packages.fsdp_runtime.tests.trainer.commands import small_run
+
+from sshsdp_fsdp_runtime.trainer import main
+from sshsdp_fsdp_runtime.trainer.cli import parse_train
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--data", "/absent"], "got /absent, which does not exist"),
+        (["--ranks", "3"], "a batch that 3 ranks divide, got 4; use 3"),
+        (["--context", "9000"], "training tokens for batch 4 and context 9000"),
+        (["--model.size", "huge"], "a model size out of nano"),
+        (["--config", "absent.toml"], "got absent.toml, which does not exist"),
+        (["--resume", "."], "expected --config or --resume, got both"),
+        (["--corpus.tokenizer", "absent.json"], "a tokenizer.json, got absent.json"),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_no_run(tmp_path, capfd, options, text):
+    assert main([*small_run(tmp_path), *options]) == 2
+    error = capfd.readouterr().err
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
+    assert text in error
+    assert not list((tmp_path / "runs").glob("*"))
+
+
+def test_options_win_over_the_file_and_the_file_over_the_defaults(tmp_path):
+    arguments = small_run(tmp_path)[1:]
+    config = parse_train([*arguments, "--optimizer.lr", "0.5", "--data", "a", "b"]).run
+    assert config.optimizer.lr == 0.5
+    assert config.optimizer.warmup_steps == 2
+    assert config.optimizer.weight_decay == 0.1
+    assert [path.name for path in config.data] == ["a", "b"]
+
+
+def test_a_taken_name_is_refused(tmp_path, capfd):
+    (tmp_path / "runs/taken").mkdir(parents=True)
+    assert main([*small_run(tmp_path), "--name", "taken"]) == 2
+    assert "expected a new run name, got taken" in capfd.readouterr().err
+    assert (tmp_path / "runs/taken").exists()
+
+
+def test_what_is_not_a_run_cannot_be_resumed(tmp_path, capfd):
+    assert main(["train", "--resume", str(tmp_path)]) == 2
+    assert "which has no config.toml" in capfd.readouterr().err
+
+
+def test_unknown_commands_and_options_are_named(capfd):
+    assert main(["trian"]) == 2
+    assert "unknown command 'trian'" in capfd.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["train", "--stepz", "3"])
+    assert "--steps" in capfd.readouterr().err

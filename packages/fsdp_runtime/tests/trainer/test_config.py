@@ -1,0 +1,95 @@
+"""Configuration files read back equal, and what they get wrong is named with its place."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sshsdp_fsdp_runtime.trainer.config import (
+    CorpusConfig,
+    ModelConfig,
+    OptimizerConfig,
+    ReportConfig,
+    TrainConfig,
+    check_resumable,
+)
+from sshsdp_fsdp_runtime.trainer.configfile import format_config, read_config
+from sshsdp_fsdp_runtime.trainer.errors import InputError
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+configs = st.builds(
+    TrainConfig,
+    data=st.lists(texts.map(Path), max_size=3).map(tuple),
+    seed=st.integers(-(2**62), 2**62),
+    ranks=st.none() | st.integers(1, 9),
+    name=st.none() | texts,
+    model=st.builds(ModelConfig, width=st.none() | st.integers(1, 9)),
+    optimizer=st.builds(OptimizerConfig, lr=st.floats(1e-300, 1e300)),
+    report=st.builds(ReportConfig, sample_prompt=texts, tensorboard=st.booleans()),
+    corpus=st.builds(CorpusConfig, tokenizer=st.none() | texts.map(Path)),
+)
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    return tmp_path_factory.mktemp("config") / "run.toml"
+
+
+@given(config=configs)
+def test_a_written_configuration_reads_back_equal(config, file):
+    file.write_text(format_config(config), encoding="utf-8", newline="")
+    assert read_config(file, TrainConfig) == config
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("stepz = 3", "a known key, got 'stepz'; the nearest known key is 'steps'"),
+        ("[optimizer]\nwarm_up = 3", "'optimizer.warm_up'; .* is 'optimizer.warmup_steps'"),
+        ("[model]\nlr = 0.1", "got 'model.lr'; the nearest known key is 'optimizer.lr'"),
+        ("warmup_steps = 3", "got 'warmup_steps'; .* is 'optimizer.warmup_steps'"),
+        ("steps = 3.0", "expected steps as int, got 3.0"),
+        ("steps = true", "expected steps as int, got True"),
+        ("steps = 0", "expected steps >= 1, got 0"),
+        ("model = 3", r"expected a table \[model\], got model = 3"),
+        ("[optimizer]\nbetas = [1.0]", r"expected optimizer.betas as a list .*, got \[1.0\]"),
+        ("[optimizer]\nlr = -1", "expected optimizer.lr > 0, got -1.0"),
+        ("[optimizer]\ndecay = 'exp'", "decay as one of 'cosine', 'linear', 'constant', got 'exp'"),
+        ("steps = ", "expected a TOML file, got .*run.toml"),
+    ],
+)
+def test_a_bad_file_is_refused_by_place_and_remedy(file, text, message):
+    file.write_text(text)
+    with pytest.raises(InputError, match=f"(?s)run.toml.*{message}|{message}"):
+        read_config(file, TrainConfig)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"got .*absent.toml, which does not exist"):
+        read_config(tmp_path / "absent.toml", TrainConfig)
+
+
+def test_a_size_has_a_name_and_fields_of_its_own():
+    shape = ModelConfig(size="small", layers=3).shape(vocab=256, context=64)
+    assert (shape.layers, shape.width, shape.context) == (3, 384, 64)
+    with pytest.raises(InputError, match="out of nano, tiny, small, medium, got 'huge'"):
+        ModelConfig(size="huge").shape(vocab=256, context=64)
+    with pytest.raises(InputError, match=r"\[model\] expected kv_heads to divide heads=6, got 4"):
+        ModelConfig(kv_heads=4).shape(vocab=256, context=64)
+
+
+def test_ranks_divide_the_batch_and_have_one_thread():
+    assert TrainConfig(batch=8).with_ranks(4).ranks == 4
+    with pytest.raises(InputError, match="a batch that 3 ranks divide, got 8; use 9"):
+        TrainConfig(batch=8).with_ranks(3)
+    with pytest.raises(InputError, match="threads = 1 for 2 ranks, got 2"):
+        TrainConfig(threads=2).with_ranks(2)
+
+
+def test_a_resumed_run_may_change_how_it_runs_but_not_what_it_is():
+    saved = TrainConfig()
+    check_resumable(saved, replace(saved, ranks=4, steps=2000, microbatch=1, threads=1))
+    with pytest.raises(InputError, match=r"expected seed as the run was started \(0\), got 1"):
+        check_resumable(saved, replace(saved, seed=1))

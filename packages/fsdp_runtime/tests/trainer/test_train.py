@@ -1,0 +1,125 @@
+"""Whole runs: the same numbers for any number of ranks, unsharded, and across a resume."""
+
+import re
+import shutil
+
+import pytest
+import torch
+from packages.fsdp_runtime.tests.trainer.commands import small_run, steps_of
+from torch.nn.functional import cross_entropy
+
+from sshsdp_fsdp_runtime.trainer import Decoder, TrainConfig, main
+from sshsdp_fsdp_runtime.trainer.batches import TrainBatches
+from sshsdp_fsdp_runtime.trainer.configfile import read_config
+from sshsdp_fsdp_runtime.trainer.corpus import open_corpus
+from sshsdp_fsdp_runtime.trainer.metrics import read_metrics
+from sshsdp_fsdp_runtime.trainer.order import Order
+from sshsdp_fsdp_runtime.trainer.schedule import lr_factor
+
+LAST_LINE = re.compile(
+    r"done: steps=6 val_loss=\d\.\d{4} tokens_per_s=\d+ peak_memory_gib=\d\.\d{3} run=\S+/runs/\w+"
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Runs on one, two and four ranks."""
+    folder = tmp_path_factory.mktemp("train")
+    for ranks in (1, 2, 4):
+        run = [*small_run(folder), "--ranks", str(ranks), "--name", f"on{ranks}"]
+        assert main(run) == 0
+    return folder / "runs"
+
+
+def unsharded_losses(run):
+    """The run again: plain PyTorch, one process, the optimizer of torch."""
+    config, corpus = read_config(run / "config.toml", TrainConfig), open_corpus(run / "data")
+    model = Decoder(config.model.shape(vocab=256, context=config.context), seed=config.seed)
+    matrices = [parameter for parameter in model.parameters() if parameter.ndim == 2]
+    others = [parameter for parameter in model.parameters() if parameter.ndim != 2]
+    optimizer = torch.optim.AdamW(
+        [{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}],
+        betas=config.optimizer.betas,
+    )
+    order = Order(config.seed, len(corpus.train), config.context, config.batch)
+    batches = TrainBatches(corpus.train, order, rank=0, world=1, microbatch=config.batch)
+    losses = []
+    for step in range(config.steps):
+        for group in optimizer.param_groups:
+            group["lr"] = config.optimizer.lr * lr_factor(step, config.steps, config.optimizer)
+        (rows,) = batches.microbatches(step)
+        loss = cross_entropy(model(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), config.optimizer.clip)
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def validation_losses(run):
+    rows = read_metrics(run / "metrics.jsonl")
+    return [row["val_loss"] for row in rows if row["kind"] == "validation"]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_losses_are_those_of_plain_pytorch(folder, ranks):
+    losses = [loss for loss, _, _ in steps_of(folder / f"on{ranks}").values()]
+    assert losses == pytest.approx(unsharded_losses(folder / f"on{ranks}"), abs=2e-5)
+    assert losses[-1] < losses[0] - 0.2
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_validation_losses_do_not_depend_on_the_ranks(folder, ranks):
+    expected = validation_losses(folder / "on1")
+    assert len(expected) == 2
+    assert validation_losses(folder / f"on{ranks}") == pytest.approx(expected, abs=2e-5)
+
+
+def test_a_run_folder_holds_everything(folder):
+    names = {path.name for path in (folder / "on2").iterdir()}
+    expected = {"config.toml", "data", "metrics.jsonl", "sample.txt", "checkpoints"}
+    assert expected <= names <= expected | {"plot.png"}
+    checkpoints = sorted(path.name for path in (folder / "on2/checkpoints").iterdir())
+    assert checkpoints == ["step-00000003", "step-00000006"]
+    assert read_config(folder / "on2/config.toml", TrainConfig).name == "on2"
+
+
+def test_the_output_ends_with_the_result(folder, capfd):
+    assert main([*small_run(folder.parent), "--ranks", "2", "--name", "shown"]) == 0
+    lines = capfd.readouterr().out.splitlines()
+    assert LAST_LINE.fullmatch(lines[-1])
+    assert f'runs = "{folder}"' in lines
+    assert any("planned buffers" in line and "grad_norm" in line for line in lines)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_resumed_run_is_the_uninterrupted_run(folder, ranks):
+    whole = folder / "on2"
+    resumed = folder / f"resumed{ranks}"
+    shutil.copytree(whole, resumed)
+    shutil.rmtree(resumed / "checkpoints/step-00000006")
+    assert main(["train", "--resume", str(resumed), "--ranks", str(ranks)]) == 0
+    if ranks == 2:
+        assert steps_of(resumed) == steps_of(whole)
+        assert validation_losses(resumed) == validation_losses(whole)
+    else:
+        expected = [loss for loss, _, _ in steps_of(whole).values()]
+        losses = [loss for loss, _, _ in steps_of(resumed).values()]
+        assert losses == pytest.approx(expected, abs=2e-5)
+
+
+def test_a_checkpoint_of_another_model_is_refused(folder, capfd):
+    other = folder / "other"
+    shutil.copytree(folder / "on2", other)
+    config = (other / "config.toml").read_text()
+    (other / "config.toml").write_text(config.replace('"nano"', '"nano"\nhidden = 96'))
+    assert main(["train", "--resume", str(other), "--steps", "9"]) == 2
+    error = capfd.readouterr().err
+    assert "expected a checkpoint of this model" in error
+    assert "Traceback" not in error
+
+
+def test_a_run_that_is_complete_needs_more_steps(folder, capfd):
+    assert main(["train", "--resume", str(folder / "on1")]) == 2
+    assert "expected more steps than the 6" in capfd.readouterr().err
