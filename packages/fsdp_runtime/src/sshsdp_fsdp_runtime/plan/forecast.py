@@ -34,8 +34,10 @@ class Forecast:
     def total_bytes(self, rank: int) -> int:
         """Bytes that count for `rank`: its own buffers and its part of the shared ones."""
         shared = sum(row.shared for row in self.rows)
-        return sum(row.local for row in self.rows) + shared // self.world + (
-            shared % self.world if rank == 0 else 0
+        return (
+            sum(row.local for row in self.rows)
+            + shared // self.world
+            + (shared % self.world if rank == 0 else 0)
         )
 
     def host_bytes(self) -> int:
@@ -91,7 +93,9 @@ def _main_gradients(atom: AtomPlan) -> int:
 
 def _main_weights(atom: AtomPlan) -> int:
     assert atom.main_dtype is not None
-    return atom.chunk_numel(atom.degrees.zero1) * atom.main_dtype.itemsize if atom.separate_main else 0
+    return (
+        atom.chunk_numel(atom.degrees.zero1) * atom.main_dtype.itemsize if atom.separate_main else 0
+    )
 
 
 def _state(atom: AtomPlan) -> int:

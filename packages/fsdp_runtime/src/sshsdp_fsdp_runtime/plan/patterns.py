@@ -14,7 +14,9 @@ def _compile(pattern: str) -> re.Pattern[str]:
             # At the end: at least one name. Before others: any number of names, none included.
             text += r"[^.]+(\.[^.]+)*" if last else r"([^.]+\.)*"
             continue
-        text += "".join("[^.]*" if piece == "*" else re.escape(piece) for piece in re.split(r"(\*)", part))
+        text += "".join(
+            "[^.]*" if piece == "*" else re.escape(piece) for piece in re.split(r"(\*)", part)
+        )
         text += "" if last else r"\."
     return re.compile(text)
 

@@ -60,7 +60,10 @@ class Plan:
 
     def sections(self) -> dict[str, str]:
         """Digest of each part that must be equal on all ranks; named for error messages."""
-        layouts = [(g.module, g.slot, [(a.name, a.layout.signature()) for a in g.atoms]) for g in self.groups]
+        layouts = [
+            (g.module, g.slot, [(a.name, a.layout.signature()) for a in g.atoms])
+            for g in self.groups
+        ]
         content = {
             "versions": [(name, version(f"sshsdp-{name}")) for name in _PACKAGES]
             + [("torch", torch.__version__)],
@@ -73,7 +76,9 @@ class Plan:
             ),
             "layout": layouts,
         }
-        return {key: hashlib.sha256(repr(value).encode()).hexdigest() for key, value in content.items()}
+        return {
+            key: hashlib.sha256(repr(value).encode()).hexdigest() for key, value in content.items()
+        }
 
     def signature(self) -> str:
         """Hash of everything that ranks must agree on."""
@@ -81,7 +86,9 @@ class Plan:
 
     def describe(self) -> str:
         """The plan in words: who claimed what, groups, layouts, bytes."""
-        lines = [f"plan for {self.world} rank(s), {sum(p.numel for p in self.spec.parameters):,} parameters"]
+        lines = [
+            f"plan for {self.world} rank(s), {sum(p.numel for p in self.spec.parameters):,} parameters"
+        ]
         for group in self.groups:
             lines.append(f"group {group.label} (slot {group.slot})")
             lines += [line for atom in group.atoms for line in _describe_atom(atom)]
@@ -133,7 +140,9 @@ def build_plan(
     """
     options = options or Options()
     if not spec.parameters:
-        raise PlanError("expected a model with parameters, got one without; there is nothing to shard")
+        raise PlanError(
+            "expected a model with parameters, got one without; there is nothing to shard"
+        )
     sharding = sharding if sharding is not None else [Sharding("**", Degrees(world, world, world))]
     if updates is None:
         updates = [Update("**", AdamW())] if any(p.trainable for p in spec.parameters) else []

@@ -118,7 +118,10 @@ class Buffers:
 
     def _weight_lists(self, plan: Plan) -> dict[str, TensorList]:
         lists = self._slots(plan.groups, "weights", weight_slot_bytes(plan.groups), gathered_atoms)
-        for form, name in ((WeightForm.ALIASED, "shared_weights"), (WeightForm.REPLICATED, "weights")):
+        for form, name in (
+            (WeightForm.ALIASED, "shared_weights"),
+            (WeightForm.REPLICATED, "weights"),
+        ):
             atoms = [atom for atom in plan.atoms if atom.form is form]
             offsets, total = stack(list_bytes(atom) for atom in atoms)
             root = self._root(name, total)

@@ -35,7 +35,13 @@ class GradientGroup:
     """
 
     def __init__(
-        self, plan: GroupPlan, index: int, slot: GradientSlot, program: Program | None, *, poison: bool
+        self,
+        plan: GroupPlan,
+        index: int,
+        slot: GradientSlot,
+        program: Program | None,
+        *,
+        poison: bool,
     ) -> None:
         self.plan = plan
         self.index = index

@@ -112,7 +112,10 @@ def _check_usable(places: list[Place], state: RuntimeState) -> None:
             "expected complete weights, got an update that failed half-way; load a checkpoint"
         )
     for parameters, key, handle in places:
-        if parameters[key] is not handle.parameter or type(handle.parameter) is not ShardedParameter:
+        if (
+            parameters[key] is not handle.parameter
+            or type(handle.parameter) is not ShardedParameter
+        ):
             _raise_changed(handle)
 
 

@@ -70,9 +70,7 @@ def distribute(
                 buffer.copy_(staging.broadcast(buffer).view(buffer.shape))
 
 
-def _assert_equal(
-    model: nn.Module, handles: list[ParameterHandle], transport: Transport
-) -> None:
+def _assert_equal(model: nn.Module, handles: list[ParameterHandle], transport: Transport) -> None:
     parameters = [(handle.spec.name, handle.parameter) for handle in handles]
     tensors: list[tuple[str, torch.Tensor]] = [*parameters, *model.named_buffers()]
     total = hashlib.sha256(b"".join(_digest(tensor) for _, tensor in tensors)).digest()

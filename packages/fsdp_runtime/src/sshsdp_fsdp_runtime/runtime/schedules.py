@@ -111,8 +111,7 @@ class ScheduleBook:
             self._world,
             {
                 phase: tuple(
-                    _merge([part.ops(phase, rank) for part in parts])
-                    for rank in range(self._world)
+                    _merge([part.ops(phase, rank) for part in parts]) for rank in range(self._world)
                 )
                 for phase in phases
             },

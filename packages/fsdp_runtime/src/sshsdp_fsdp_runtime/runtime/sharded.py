@@ -125,7 +125,9 @@ class ShardedModule(nn.Module):
             ValueError: names or shapes differ; nothing was changed.
         """
         if assign or not strict:
-            raise TypeError("expected strict=True and assign=False, got other: shards stay in place")
+            raise TypeError(
+                "expected strict=True and assign=False, got other: shards stay in place"
+            )
         state = self._sharded
         buffers = {name: self.get_buffer(name) for name in persistent_buffers(self)}
         shapes = {a: h.spec.shape for h in state.handles for a in h.spec.aliases}

@@ -65,7 +65,9 @@ class ShardedGradient(torch.Tensor):
 
 def _norm(gradient: ShardedGradient, order: float = 2, *_: Any, **__: Any) -> torch.Tensor:
     if order != 2:
-        raise RuntimeError(f"expected the 2-norm of a sharded gradient, got order {order}; use norm_type=2")
+        raise RuntimeError(
+            f"expected the 2-norm of a sharded gradient, got order {order}; use norm_type=2"
+        )
     return gradient._gradients.norm(gradient._handle)
 
 

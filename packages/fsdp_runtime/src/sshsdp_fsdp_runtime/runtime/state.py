@@ -131,7 +131,9 @@ class RuntimeState:
                 poison=self.plan.options.poison,
             )
             weights = self.weights[plan.module]
-            group.adopt([h for h in self.handles if h.weights is weights and h.buffers.atom.trainable])
+            group.adopt(
+                [h for h in self.handles if h.weights is weights and h.buffers.atom.trainable]
+            )
             groups.append(group)
         return groups
 

@@ -1,0 +1,92 @@
+"""Rules that don't fit the model are refused with a text that says what to do."""
+
+import pytest
+import torch
+from sshsdp_fsdp_runtime import Cast, ModelSpec, PlanError, Sharding, Update, build_plan, is_matrix
+from sshsdp_shardchain import Degrees
+from sshsdp_updates import SGD, AdamW
+
+from testing.models import TiedModel
+
+SPEC = ModelSpec.of(TiedModel())
+EVERYTHING = Update("**", AdamW())
+
+
+def refused(world=2, **rules):
+    with pytest.raises(ValueError) as caught:  # noqa: PT011 (the text is returned)
+        build_plan(SPEC, world, **rules)
+    return str(caught.value)
+
+
+def test_the_first_rule_that_matches_wins():
+    rules = [Update("**", AdamW(), where=is_matrix), Update("**", SGD(lr=0.1))]
+    claims = {c.parameter.name: c.update for c in build_plan(SPEC, 2, updates=rules).claims}
+    assert claims["layers.0.up.weight"] == 0
+    assert claims["layers.0.up.bias"] == 1
+    assert claims["layers.0.frozen"] is None
+
+
+def test_a_rule_that_claims_nothing_is_refused():
+    text = refused(updates=[Update("**.quary.weight", AdamW()), EVERYTHING])
+    assert text == (
+        "expected every rule to claim a parameter, got Update('**.quary.weight') that claims none; "
+        "check the pattern ('*' stays within a name, '**' crosses dots), or move it before the rules "
+        "that match first"
+    )
+
+
+def test_a_rule_after_the_general_one_is_refused():
+    assert "got Cast('layers.**') that claims none" in refused(
+        formats=[Cast("**", torch.bfloat16), Cast("layers.**", torch.float32)]
+    )
+
+
+def test_an_unclaimed_trainable_parameter_is_refused():
+    assert refused(updates=[Update("layers.**", AdamW())]) == (
+        "expected every trainable parameter to be claimed by an Update rule, got none for 'gain'; end "
+        'the list with Update("**", AdamW(...)) or freeze it with requires_grad_(False)'
+    )
+
+
+def test_a_parameter_without_degrees_is_refused():
+    text = refused(sharding=[Sharding("layers.**", Degrees(2, 2, 2))])
+    assert text == (
+        "expected a Sharding rule for every parameter, got none for 'gain'; end the list with "
+        'Sharding("**", ...)'
+    )
+
+
+def test_degrees_that_do_not_fit_the_world_are_refused():
+    assert "3" in refused(world=4, sharding=[Sharding("**", Degrees(3, 3, 3))])
+
+
+def test_degrees_of_later_versions_are_refused_by_name():
+    assert refused(world=4, sharding=[Sharding("**", Degrees(2, 2, 4))]) == (
+        "expected degrees (1, 1, 1) or (4, 4, 4) in this version, got (2, 2, 4) for '**' in a world of "
+        "4; use Degrees(4, 4, 4) to shard everything"
+    )
+
+
+def test_a_cast_to_integers_is_refused():
+    assert refused(formats=[Cast("**", torch.int32)]) == (
+        "expected a floating-point dtype in Cast('**'), got torch.int32"
+    )
+
+
+def test_a_group_pattern_that_matches_no_module_is_refused():
+    assert refused(groups=["layer.*"]) == (
+        "expected every group pattern to match a module, got 'layer.*' that matches none; patterns of "
+        "groups name modules, not parameters"
+    )
+
+
+def test_a_model_without_parameters_is_refused():
+    with pytest.raises(PlanError, match="expected a model with parameters, got one without"):
+        build_plan(ModelSpec.of(torch.nn.ReLU()), 2)
+
+
+def test_poison_needs_private_memory():
+    from sshsdp_fsdp_runtime import Options
+
+    with pytest.raises(ValueError, match="use form='private' to poison"):
+        Options(form="shared", poison=True)
