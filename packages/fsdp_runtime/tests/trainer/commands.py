@@ -26,7 +26,7 @@ lr = 0.01
 [report]
 log_every = 1
 evaluate_every = 3
-checkpoint_every = 3
+checkpoint_every = 2
 validation_windows = 5
 sample_tokens = 4
 """

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sshsdp_fsdp_runtime.trainer.config import (
@@ -38,6 +38,7 @@ def file(tmp_path_factory):
 
 
 @given(config=configs)
+@example(config=TrainConfig(name='"\\ \x00\x7f\u2028é\n'))
 def test_a_written_configuration_reads_back_equal(config, file):
     file.write_text(format_config(config), encoding="utf-8", newline="")
     assert read_config(file, TrainConfig) == config

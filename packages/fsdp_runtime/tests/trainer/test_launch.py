@@ -12,6 +12,7 @@ import pytest
 from sshsdp_fsdp_runtime.trainer.errors import InputError
 from sshsdp_fsdp_runtime.trainer.launch import RanksError, run_forked
 from sshsdp_fsdp_runtime.trainer.outcome import Outcome
+from sshsdp_zerosm import PeerDiedError
 
 
 def outcome(steps):
@@ -65,6 +66,14 @@ def test_the_rank_that_raised_is_named_with_its_traceback():
         return outcome(0)
 
     with pytest.raises(RanksError, match=r"(?s)Traceback.*rank 1 of 2 failed: ZeroDivisionError"):
+        run_forked(work, 2)
+
+
+def test_the_rank_that_only_noticed_is_not_the_one_named():
+    def work(seat):
+        raise ZeroDivisionError("of seven") if seat.rank == 1 else PeerDiedError("rank 1 is gone")
+
+    with pytest.raises(RanksError, match="rank 1 of 2 failed: ZeroDivisionError: of seven"):
         run_forked(work, 2)
 
 

@@ -81,7 +81,7 @@ def test_a_run_folder_holds_everything(folder):
     expected = {"config.toml", "data", "metrics.jsonl", "sample.txt", "checkpoints"}
     assert expected <= names <= expected | {"plot.png"}
     checkpoints = sorted(path.name for path in (folder / "on2/checkpoints").iterdir())
-    assert checkpoints == ["step-00000003", "step-00000006"]
+    assert checkpoints == ["step-00000004", "step-00000006"]
     assert read_config(folder / "on2/config.toml", TrainConfig).name == "on2"
 
 
@@ -118,6 +118,11 @@ def test_a_checkpoint_of_another_model_is_refused(folder, capfd):
     error = capfd.readouterr().err
     assert "expected a checkpoint of this model" in error
     assert "Traceback" not in error
+
+
+def test_a_run_with_another_seed_is_another_run(folder, capfd):
+    assert main(["train", "--resume", str(folder / "on1"), "--steps", "9", "--seed", "1"]) == 2
+    assert "expected seed as the run was started (0), got 1" in capfd.readouterr().err
 
 
 def test_a_run_that_is_complete_needs_more_steps(folder, capfd):

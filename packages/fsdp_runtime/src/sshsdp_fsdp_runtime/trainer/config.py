@@ -106,7 +106,7 @@ class ReportConfig:
     """Steps between validation losses; the last step always has one."""
     validation_windows: int = 128
     """Sequences of the validation split that the validation loss averages over."""
-    checkpoint_every: int = 500
+    checkpoint_every: int = 400
     """Steps between checkpoints; the last step always has one."""
     keep_checkpoints: int = 2
     """Newest checkpoints that are kept."""
@@ -143,7 +143,7 @@ class TrainConfig:
     data: tuple[Path, ...] = ()
     """Files and folders of text, JSONL (field "text") or token arrays (.npy, .bin); none: the
     source text of the Python standard library."""
-    steps: int = 1000
+    steps: int = 1200
     """Optimizer steps."""
     batch: int = 8
     """Sequences per step over all ranks; the ranks' number divides it."""

@@ -1,8 +1,12 @@
 """Prepare: everything that is done once, before there are ranks, so that bad input fails early."""
 
+import contextlib
 import json
 import shutil
+from datetime import timedelta
 from pathlib import Path
+
+from torch.distributed import Store  # type: ignore[attr-defined]
 
 from sshsdp_fsdp_runtime.trainer.config import TrainConfig
 from sshsdp_fsdp_runtime.trainer.configfile import format_config
@@ -15,6 +19,7 @@ from sshsdp_fsdp_runtime.trainer.seat import Seat
 from sshsdp_fsdp_runtime.trainer.tensorboard import require_tensorboard
 
 _KEY = "sshsdp/run"
+_READERS_TIMEOUT = timedelta(seconds=30)
 
 
 def prepare_run(config: TrainConfig, resume: Path | None) -> Run:
@@ -60,13 +65,21 @@ def prepare_together(config: TrainConfig, resume: Path | None, seat: Seat) -> Ru
             run = prepare_run(config, resume)
         except InputError as error:
             seat.store.set(_KEY, json.dumps({"error": str(error)}))
+            _wait_for_readers(seat.store, seat.world)
             raise
         seat.store.set(_KEY, json.dumps({"folder": str(run.folder.path)}))
         return run
     answer = json.loads(seat.store.get(_KEY))
+    seat.store.set(f"{_KEY}/{seat.rank}", "read")
     if "error" in answer:
         raise InputError(answer["error"])
     return Run(config, RunFolder(Path(answer["folder"])), resume=resume is not None)
+
+
+def _wait_for_readers(store: Store, world: int) -> None:
+    # This process may be the one that serves the store, and is about to end.
+    with contextlib.suppress(RuntimeError):
+        store.wait([f"{_KEY}/{rank}" for rank in range(1, world)], _READERS_TIMEOUT)
 
 
 def _check(config: TrainConfig, folder: RunFolder) -> None:
