@@ -67,17 +67,17 @@ def test_a_skipped_step_always_has_a_line():
     progress, output = plain()
     progress.step(report(1))
     progress.step(report(2, skipped=True))
-    assert output.getvalue().splitlines()[1].endswith("SKIPPED: gradients not finite")
+    assert output.getvalue().splitlines()[1].count("SKIPPED: gradients not finite") == 1
 
 
 def test_a_terminal_gets_a_bar_and_a_pipe_gets_lines():
     output = io.StringIO()
-    console = Console(file=output, force_terminal=True, width=200)
+    console = Console(file=output, force_terminal=True, width=80)
     progress = LiveProgress(console, Pace(40, 100), steps=40, planned_bytes=None)
     progress.step(report(20))
     progress.validation(ValidationReport(20, 1.5))
     progress.close()
-    assert "20/40" in output.getvalue()
+    assert all(part in output.getvalue() for part in ("20/40", "eta 40s", "memory 0.50 GiB"))
     assert "val_loss 1.5000" in output.getvalue()
     options = {"steps": 4, "tokens_per_step": 8, "every": 1, "planned_bytes": None}
     assert isinstance(make_progress(io.StringIO(), **options), PlainProgress)

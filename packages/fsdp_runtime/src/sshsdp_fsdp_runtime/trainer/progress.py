@@ -3,8 +3,10 @@
 import math
 from typing import TextIO
 
-from rich.console import Console
+from rich.console import Console, Group
+from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.text import Text
 
 from sshsdp_fsdp_runtime.trainer.reports import Listener, StepReport, ValidationReport
 
@@ -40,14 +42,14 @@ def format_seconds(seconds: float) -> str:
     return f"{whole // 60}m{whole % 60:02d}s" if whole >= 60 else f"{whole}s"
 
 
-def format_step(report: StepReport, planned_bytes: int | None, remaining: float) -> str:
-    """Loss, gradient norm, throughput, memory beside the plan's buffers, time that remains."""
+def format_step(report: StepReport, planned_bytes: int | None) -> str:
+    """Loss, gradient norm, learning rate, throughput, memory beside the plan's buffers."""
     planned = "" if planned_bytes is None else f" (planned buffers {planned_bytes / GIB:.3f})"
     skipped = "  SKIPPED: gradients not finite" if report.skipped else ""
     return (
         f"loss {report.loss:.4f}  grad_norm {report.grad_norm:.3f}  lr {report.lr:.2e}"
         f"  tokens/s {report.tokens_per_s:,.0f}  memory {report.pss_bytes / GIB:.2f} GiB{planned}"
-        f"  eta {format_seconds(remaining)}{skipped}"
+        f"{skipped}"
     )
 
 
@@ -74,7 +76,8 @@ class PlainProgress:
         remaining = self._pace.remaining(report)
         due = report.step % self._every == 0 or report.step == self._steps
         if due or report.skipped or not self._begun:
-            self._write(report.step, format_step(report, self._planned, remaining))
+            text = format_step(report, self._planned)
+            self._write(report.step, f"{text}  eta {format_seconds(remaining)}")
         self._begun = True
 
     def validation(self, report: ValidationReport) -> None:
@@ -90,36 +93,35 @@ class PlainProgress:
 
 
 class LiveProgress:
-    """A bar with the latest numbers; evaluations stay above it as lines."""
+    """A bar with the latest numbers under it; evaluations stay above it as lines."""
 
     def __init__(
         self, console: Console, pace: Pace, *, steps: int, planned_bytes: int | None
     ) -> None:
         self._pace, self._planned = pace, planned_bytes
-        columns = (
-            TextColumn("step"),
-            MofNCompleteColumn(),
-            BarColumn(bar_width=20),
-            TextColumn("{task.description}"),
+        self._bar = Progress(
+            TextColumn("step"), MofNCompleteColumn(), BarColumn(), TextColumn("{task.description}")
         )
-        self._progress = Progress(*columns, console=console)
-        self._task = self._progress.add_task("", total=steps)
-        self._progress.start()
+        self._task = self._bar.add_task("", total=steps)
+        self._live = Live(self._bar, console=console)
+        self._live.start()
 
     def step(self, report: StepReport) -> None:
         """Move the bar."""
-        text = format_step(report, self._planned, self._pace.remaining(report))
-        self._progress.update(self._task, completed=report.step, description=text)
+        eta = f"eta {format_seconds(self._pace.remaining(report))}"
+        self._bar.update(self._task, completed=report.step, description=eta)
+        # Two rows: the numbers alone are wider than many a terminal.
+        self._live.update(Group(self._bar, Text(format_step(report, self._planned))))
 
     def validation(self, report: ValidationReport) -> None:
         """A line above the bar."""
-        self._progress.console.print(
+        self._live.console.print(
             f"step {report.step}  val_loss {report.val_loss:.4f}", highlight=False
         )
 
     def close(self) -> None:
         """Leave the bar as it is."""
-        self._progress.stop()
+        self._live.stop()
 
 
 def make_progress(
