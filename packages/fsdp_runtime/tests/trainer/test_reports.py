@@ -168,7 +168,7 @@ def test_tensorboard_gets_the_scalars(tmp_path):
 
 
 def test_without_tensorboard_the_flag_is_refused(monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", {}.get)
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
     with pytest.raises(InputError, match=r"install 'sshsdp-fsdp-runtime\[tensorboard\]'"):
         require_tensorboard()
 

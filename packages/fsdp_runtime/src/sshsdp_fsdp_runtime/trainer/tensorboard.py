@@ -1,6 +1,5 @@
 """TensorBoard: the reports as event files."""
 
-import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,9 @@ class TensorBoard:
 
     def __init__(self, folder: Path) -> None:
         # Imported late: torch's module needs the extra.
-        writer: Any = importlib.import_module("torch.utils.tensorboard").SummaryWriter
-        self._writer = writer(str(folder))
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer: Any = SummaryWriter(str(folder))
 
     def step(self, report: StepReport) -> None:
         """The scalars of a step, under the names that the metrics file has."""
@@ -39,8 +39,10 @@ def require_tensorboard() -> None:
     Raises:
         InputError: when the package is not installed.
     """
-    if importlib.util.find_spec("tensorboard") is None:
+    try:
+        import tensorboard  # type: ignore[import-untyped]  # noqa: F401
+    except ImportError as error:
         raise InputError(
             "expected the package tensorboard for report.tensorboard, got none; do:"
             " pip install 'sshsdp-fsdp-runtime[tensorboard]'"
-        )
+        ) from error
