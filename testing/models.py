@@ -21,13 +21,18 @@ class Block(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Residual branch."""
         hidden = torch.tanh(self.up(self.norm(x)))
-        return x + self.scale * self.down(hidden) + self.frozen
+        branch: torch.Tensor = self.scale * self.down(hidden)
+        return x + branch + self.frozen
 
 
 class TiedModel(nn.Module):
     """Token ids in, scores out; the embedding is tied to the head."""
 
-    def __init__(self, vocabulary: int = 13, width: int = 5, hidden: int = 7, depth: int = 3) -> None:
+    shift: torch.Tensor
+
+    def __init__(
+        self, vocabulary: int = 13, width: int = 5, hidden: int = 7, depth: int = 3
+    ) -> None:
         """Defaults are primes, and smaller than some worlds' chunks."""
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, width)
@@ -42,4 +47,5 @@ class TiedModel(nn.Module):
         x = self.embedding(ids)
         for layer in self.layers:
             x = layer(x)
-        return self.head(x * self.gain.prod()) + self.shift
+        scores: torch.Tensor = self.head(x * self.gain.prod())
+        return scores + self.shift

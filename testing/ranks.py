@@ -15,7 +15,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 import torch
-from torch.distributed import PrefixStore, Store, TCPStore
+from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
 
 class RankError(AssertionError):
@@ -101,7 +101,7 @@ def _rank_main(
     try:
         client = TCPStore("127.0.0.1", parent.recv(), None, False, timedelta(seconds=timeout))
         answer = function(Rank(rank, world, PrefixStore("ranks", client)), *args)
-        # Plain pickle: torch's own pickler would hand tensors over as shared memory of this process.
+        # Plain pickle: torch's own would hand tensors over as memory of this process, which ends.
         parent.send_bytes(pickle.dumps(answer))
     except BaseException:
         parent.send_bytes(pickle.dumps(_Failure(traceback.format_exc())))

@@ -1,4 +1,4 @@
-"""Sharded data parallelism that separates how parameters are computed with from how they are updated."""
+"""Sharded data parallelism: parameters are computed with in one shape and updated in another."""
 
 from sshsdp_fsdp_runtime.plan import (
     Cast,

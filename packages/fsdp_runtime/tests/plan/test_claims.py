@@ -2,11 +2,11 @@
 
 import pytest
 import torch
+from testing.models import TiedModel
+
 from sshsdp_fsdp_runtime import Cast, ModelSpec, PlanError, Sharding, Update, build_plan, is_matrix
 from sshsdp_shardchain import Degrees
 from sshsdp_updates import SGD, AdamW
-
-from testing.models import TiedModel
 
 SPEC = ModelSpec.of(TiedModel())
 EVERYTHING = Update("**", AdamW())
@@ -30,8 +30,8 @@ def test_a_rule_that_claims_nothing_is_refused():
     text = refused(updates=[Update("**.quary.weight", AdamW()), EVERYTHING])
     assert text == (
         "expected every rule to claim a parameter, got Update('**.quary.weight') that claims none; "
-        "check the pattern ('*' stays within a name, '**' crosses dots), or move it before the rules "
-        "that match first"
+        "check the pattern ('*' stays within a name, '**' crosses dots), or move it before the "
+        "rules that match first"
     )
 
 
@@ -43,8 +43,8 @@ def test_a_rule_after_the_general_one_is_refused():
 
 def test_an_unclaimed_trainable_parameter_is_refused():
     assert refused(updates=[Update("layers.**", AdamW())]) == (
-        "expected every trainable parameter to be claimed by an Update rule, got none for 'gain'; end "
-        'the list with Update("**", AdamW(...)) or freeze it with requires_grad_(False)'
+        "expected every trainable parameter to be claimed by an Update rule, got none for 'gain'; "
+        'end the list with Update("**", AdamW(...)) or freeze it with requires_grad_(False)'
     )
 
 
@@ -62,8 +62,8 @@ def test_degrees_that_do_not_fit_the_world_are_refused():
 
 def test_degrees_of_later_versions_are_refused_by_name():
     assert refused(world=4, sharding=[Sharding("**", Degrees(2, 2, 4))]) == (
-        "expected degrees (1, 1, 1) or (4, 4, 4) in this version, got (2, 2, 4) for '**' in a world of "
-        "4; use Degrees(4, 4, 4) to shard everything"
+        "expected degrees (1, 1, 1) or (4, 4, 4) in this version, got (2, 2, 4) for '**' in a "
+        "world of 4; use Degrees(4, 4, 4) to shard everything"
     )
 
 
@@ -75,8 +75,8 @@ def test_a_cast_to_integers_is_refused():
 
 def test_a_group_pattern_that_matches_no_module_is_refused():
     assert refused(groups=["layer.*"]) == (
-        "expected every group pattern to match a module, got 'layer.*' that matches none; patterns of "
-        "groups name modules, not parameters"
+        "expected every group pattern to match a module, got 'layer.*' that matches none; patterns "
+        "of groups name modules, not parameters"
     )
 
 

@@ -1,6 +1,7 @@
 """The pattern language: `*` within a name, `**` across dots."""
 
 import pytest
+
 from sshsdp_fsdp_runtime.plan.patterns import matches
 
 

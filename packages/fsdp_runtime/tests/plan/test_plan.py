@@ -4,13 +4,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from testing.models import TiedModel
+from torch import nn
+
 from sshsdp_fsdp_runtime import Cast, ModelSpec, Options, Sharding, Update, build_plan
 from sshsdp_fsdp_runtime.plan.group import assign_slots, home_of
 from sshsdp_shardchain import Degrees, Level
 from sshsdp_updates import SGD, AdamW
-from torch import nn
-
-from testing.models import TiedModel
 
 SPEC = ModelSpec.of(TiedModel())
 

@@ -6,11 +6,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from sshsdp_fsdp_runtime import fully_shard
-from sshsdp_zerosm import connect
-
 from testing.models import TiedModel
 from testing.ranks import Rank, run_ranks
+
+from sshsdp_fsdp_runtime import fully_shard
+from sshsdp_zerosm import connect
 
 
 @contextmanager

@@ -4,12 +4,12 @@ import copy
 
 import pytest
 import torch
-from sshsdp_fsdp_runtime import Sharding
-from sshsdp_shardchain import Degrees
+from testing.models import TiedModel
 from torch import nn
 from torch.nn import functional
 
-from testing.models import TiedModel
+from sshsdp_fsdp_runtime import Sharding
+from sshsdp_shardchain import Degrees
 
 from .scenes import ids, on_ranks
 

@@ -4,14 +4,14 @@ import copy
 
 import pytest
 import torch
-from sshsdp_shardchain import Degrees
-from sshsdp_updates import SGD, AdamW
-from sshsdp_zerosm import connect
+from testing.models import TiedModel
+from testing.ranks import Rank, run_ranks
 from torch.nn import functional
 
 from sshsdp_fsdp_runtime import Sharding, Update, fully_shard, is_matrix
-from testing.models import TiedModel
-from testing.ranks import Rank, run_ranks
+from sshsdp_shardchain import Degrees
+from sshsdp_updates import SGD, AdamW
+from sshsdp_zerosm import connect
 
 STEPS = 4
 TOLERANCE = 1e-10  # relative, FP64

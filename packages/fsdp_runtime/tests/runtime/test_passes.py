@@ -5,15 +5,15 @@ import random
 
 import pytest
 import torch
-from sshsdp_shardchain import Degrees
-from sshsdp_updates import SGD
-from sshsdp_zerosm import connect
+from testing.ranks import Rank, RankError, run_ranks
 from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from sshsdp_fsdp_runtime import Sharding, Update, fully_shard
-from testing.ranks import Rank, RankError, run_ranks
+from sshsdp_shardchain import Degrees
+from sshsdp_updates import SGD
+from sshsdp_zerosm import connect
 
 WIDTH, BLOCKS = 6, 5
 

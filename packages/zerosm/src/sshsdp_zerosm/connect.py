@@ -17,7 +17,7 @@ def connect(
         rank: of this process, ``0 <= rank < world``.
         world: number of ranks, all on one Linux host.
         store: a torch.distributed store that all ranks share (TCPStore, FileStore, or a PrefixStore
-            of one). Used only in here; a world of one needs none.
+            of one). Used in here and kept as the transport's `store`; a world of one needs none.
         timeout: seconds that any wait may take, here and later.
         kind: "shared_memory"; "loopback" (a world of one only); "auto" is loopback in a world of
             one and shared memory else.
@@ -45,4 +45,6 @@ def connect(
     # Imported here because it needs Linux, and planning doesn't.
     from sshsdp_zerosm.shared_memory import SharedMemoryTransport
 
-    return SharedMemoryTransport(rank, world, store, timeout)
+    transport = SharedMemoryTransport(rank, world, store, timeout)
+    transport.store = store
+    return transport

@@ -5,7 +5,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from sshsdp_zerosm.arena import Arena
 from sshsdp_zerosm.board import ABORTED, BARRIER, CLOSED, GENERATION, Board
@@ -31,7 +31,10 @@ class Transport(ABC):
         timeout: seconds that a wait may take.
         external_bytes: memory of arenas and control pages that this rank created, whole pages.
         counters: what this rank has moved.
+        store: the torch.distributed store over which the ranks met; None in a world of one.
     """
+
+    store: Any = None
 
     def __init__(
         self, rank: int, world: int, timeout: float, boards: Sequence[Board], waiter: Waiter

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import torch
-from sshsdp_shardchain import Degrees, Layout
-from sshsdp_updates import UpdateRule
 
 from sshsdp_fsdp_runtime.plan.claims import Claim
 from sshsdp_fsdp_runtime.plan.model_spec import ParameterSpec
+from sshsdp_shardchain import Degrees, Layout
+from sshsdp_updates import UpdateRule
 
 ALIGN_BYTES = 64  # a cache line, and the widest vector register
 
@@ -88,8 +88,7 @@ def build_atoms(
     buckets: dict[tuple[object, ...], list[Claim]] = {}
     for claim in claims:
         degrees = claim.degrees
-        key = (degrees.zero3, degrees.zero2, degrees.zero1, claim.weight_dtype, claim.update)
-        key += (_main_dtype(claim),)
+        key = (degrees, claim.weight_dtype, _main_dtype(claim), claim.update)
         buckets.setdefault(key, []).append(claim)
     return tuple(
         _build_atom(f"{group or 'root'}#{index}", members, rules, world, form)

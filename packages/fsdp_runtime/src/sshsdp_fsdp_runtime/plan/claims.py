@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
-from sshsdp_shardchain import Degrees
 
 from sshsdp_fsdp_runtime.plan.model_spec import ModelSpec, ParameterSpec
 from sshsdp_fsdp_runtime.plan.patterns import matches
 from sshsdp_fsdp_runtime.plan.rules import Cast, PlanError, Sharding, Update
+from sshsdp_shardchain import Degrees
 
 Rule = TypeVar("Rule", Sharding, Cast, Update)
 
@@ -37,12 +37,12 @@ def claim_parameters(
         PlanError: a rule claims nothing, a parameter is not claimed, a degree does not fit the
             world, a cast is not to a floating dtype.
     """
-    for rule in sharding:
-        _check_degrees(rule, world)
-    for cast in formats:
-        if not cast.dtype.is_floating_point:
+    for shard_rule in sharding:
+        _check_degrees(shard_rule, world)
+    for rule in formats:
+        if not rule.dtype.is_floating_point:
             raise PlanError(
-                f"expected a floating-point dtype in Cast({cast.pattern!r}), got {cast.dtype}"
+                f"expected a floating-point dtype in Cast({rule.pattern!r}), got {rule.dtype}"
             )
     used: set[int] = set()
     claims = []

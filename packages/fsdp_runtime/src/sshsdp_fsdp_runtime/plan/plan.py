@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from importlib.metadata import version
 
 import torch
-from sshsdp_shardchain import Degrees
-from sshsdp_updates import AdamW
 
 from sshsdp_fsdp_runtime.plan.atom import AtomPlan, WeightForm, build_atoms
 from sshsdp_fsdp_runtime.plan.claims import Claim, claim_parameters
@@ -22,6 +20,8 @@ from sshsdp_fsdp_runtime.plan.group import (
 from sshsdp_fsdp_runtime.plan.model_spec import ModelSpec
 from sshsdp_fsdp_runtime.plan.options import Options
 from sshsdp_fsdp_runtime.plan.rules import Cast, PlanError, Sharding, Update
+from sshsdp_shardchain import Degrees
+from sshsdp_updates import AdamW
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +86,8 @@ class Plan:
 
     def describe(self) -> str:
         """The plan in words: who claimed what, groups, layouts, bytes."""
-        lines = [
-            f"plan for {self.world} rank(s), {sum(p.numel for p in self.spec.parameters):,} parameters"
-        ]
+        numel = sum(parameter.numel for parameter in self.spec.parameters)
+        lines = [f"plan for {self.world} rank(s), {numel:,} parameters"]
         for group in self.groups:
             lines.append(f"group {group.label} (slot {group.slot})")
             lines += [line for atom in group.atoms for line in _describe_atom(atom)]

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from sshsdp_shardchain import Degrees
-from sshsdp_updates import UpdateRule
 
 from sshsdp_fsdp_runtime.plan.model_spec import ParameterSpec
+from sshsdp_shardchain import Degrees
+from sshsdp_updates import UpdateRule
 
 
 class PlanError(ValueError):

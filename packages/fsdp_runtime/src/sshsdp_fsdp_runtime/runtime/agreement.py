@@ -3,9 +3,8 @@
 import json
 from collections.abc import Callable
 
-from sshsdp_zerosm import Transport
-
 from sshsdp_fsdp_runtime.plan import Plan, PlanError
+from sshsdp_zerosm import Transport
 
 
 def agree_on_plan(transport: Transport, build: Callable[[], Plan]) -> Plan:

@@ -1,8 +1,11 @@
 """One small message per rank and turn, posted now and collected when somebody needs it."""
 
+import numpy as np
+
 from sshsdp_zerosm import Schedule, Signal, Transport, Wait
 
-_LIVE = 8  # bytes of the number shown outside of turns
+_VALUE, _POSTED = 0, 1  # numbers that a rank shows outside of turns: a value, and turns posted
+_LIVE = 16  # bytes of them
 
 
 class Ballot:
@@ -18,6 +21,7 @@ class Ballot:
         self.open = False
         arena = transport.arena(name, _LIVE + 2 * nbytes)
         self._memories = [arena.tensor(rank).numpy() for rank in range(transport.world)]
+        self._numbers = [memory[:_LIVE].view(np.int64) for memory in self._memories]
         self._rank = transport.rank
         ranks = range(transport.world)
         others = [tuple(peer for peer in ranks if peer != rank) for rank in ranks]
@@ -40,6 +44,7 @@ class Ballot:
         assert len(payload) <= self._nbytes
         memory = self._memories[self._rank][self._turn_bytes()]
         memory[:] = list(payload.ljust(self._nbytes, b"\0"))
+        self._numbers[self._rank][_POSTED] = self._turn + 1
         self._program.run("post")
         self.open = True
 
@@ -54,11 +59,14 @@ class Ballot:
 
     def show(self, value: int) -> None:
         """Show a number to the others at once, outside of any turn."""
-        self._memories[self._rank][:_LIVE] = list(value.to_bytes(_LIVE, "little"))
+        self._numbers[self._rank][_VALUE] = value
 
-    def shown(self) -> list[int]:
-        """The number that every rank shows now."""
-        return [int.from_bytes(memory[:_LIVE].tobytes(), "little") for memory in self._memories]
+    def shown_by_absent(self) -> list[int]:
+        """The numbers that ranks show which have not posted this turn; it must be open here."""
+        assert self.open
+        # The value first: a rank that went on after this turn has posted it before.
+        shown = [(int(own[_VALUE]), int(own[_POSTED])) for own in self._numbers]
+        return [value for value, posted in shown if posted <= self._turn]
 
     def _turn_bytes(self) -> slice:
         start = _LIVE + (self._turn % 2) * self._nbytes

@@ -4,10 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from sshsdp_datatree import DataNode, TensorList
-from sshsdp_shardchain import Level
-from sshsdp_zerosm import Arena, Region, Transport
 
+from sshsdp_datatree import DataNode, TensorList
 from sshsdp_fsdp_runtime.plan import AtomPlan, GroupPlan, Plan, WeightForm
 from sshsdp_fsdp_runtime.plan.extent import (
     gathered_atoms,
@@ -17,6 +15,8 @@ from sshsdp_fsdp_runtime.plan.extent import (
     stack,
     weight_slot_bytes,
 )
+from sshsdp_shardchain import Level
+from sshsdp_zerosm import Arena, Region, Transport
 
 
 @dataclass(slots=True)

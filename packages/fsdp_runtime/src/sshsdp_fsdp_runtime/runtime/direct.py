@@ -23,7 +23,7 @@ def wants_gradient(handle: "ParameterHandle") -> bool:
     other tensors; only the engine knows (torch keeps the question private).
     """
     try:
-        wanted: bool = torch._C._will_engine_execute_node(handle.accumulate_node)  # type: ignore[attr-defined]
+        wanted: bool = torch._C._will_engine_execute_node(handle.accumulate_node)
     except RuntimeError as error:
         raise RuntimeError(
             f"expected gradients of sharded parameters from loss.backward(), got "
@@ -51,7 +51,7 @@ class DirectLinear(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dy: torch.Tensor) -> Gradients:
-        """dx is returned; dW and db go to g' unless a graph of the backward is wanted."""
+        """Dx is returned; dW and db go to g' unless a graph of the backward is wanted."""
         (x,) = ctx.saved_tensors
         handle, bias_handle = ctx.handle, ctx.bias_handle
         with torch._C.DisableTorchFunctionSubclass():

@@ -3,8 +3,9 @@
 import os
 from datetime import timedelta
 
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+
 from sshsdp_zerosm import Transport, connect
-from torch.distributed import PrefixStore, TCPStore
 
 TIMEOUT = 300.0  # seconds
 

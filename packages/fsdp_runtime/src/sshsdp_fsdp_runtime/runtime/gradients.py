@@ -3,13 +3,13 @@
 from collections.abc import Mapping, Sequence
 
 import torch
-from sshsdp_shardchain import Fragment, Level
-from sshsdp_zerosm import Program, Transport
 
 from sshsdp_fsdp_runtime.runtime.buffers import AtomBuffers
 from sshsdp_fsdp_runtime.runtime.handle import ParameterHandle
 from sshsdp_fsdp_runtime.runtime.passes import Passes
 from sshsdp_fsdp_runtime.runtime.sharded_gradient import ShardedGradient
+from sshsdp_shardchain import Fragment, Level
+from sshsdp_zerosm import Program, Transport
 
 
 class Gradients:
@@ -21,6 +21,9 @@ class Gradients:
         transport: connects the ranks.
         replica_sums: per atom with replicas, the program that sums main gradients over them.
         mean: whether sums over ranks are divided by the number of ranks.
+
+    Attributes:
+        version: raised whenever final gradients take other values; equal on all ranks.
     """
 
     def __init__(
@@ -38,6 +41,7 @@ class Gradients:
         self._replica_sums = replica_sums
         self._mean = mean
         self._final = False
+        self.version = 0
         self._used: dict[str, bool] = {}
         self._squares: dict[str, torch.Tensor] | None = None
         passes.changed = self._on_change
@@ -59,6 +63,7 @@ class Gradients:
         for buffers in self._replicated():
             self._sum_replicas(buffers)
         self._final = True
+        self.version += 1
 
     def used(self, name: str) -> bool:
         """Whether any rank has a gradient for the parameter in this round (after finalize)."""
@@ -102,6 +107,7 @@ class Gradients:
         """Multiply the gradient of a parameter in place."""
         self.finalize()
         self.local(handle).mul_(factor)
+        self.version += 1
         self._squares = None
 
     def _show(self, handle: ParameterHandle) -> ShardedGradient | None:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
+from torch.autograd.graph import Node
 
 from sshsdp_fsdp_runtime.plan import ParameterSpec
 
@@ -44,13 +45,13 @@ class ParameterHandle:
     gradient: torch.Tensor | None = None
     written: bool = False
     used: bool = False
-    _accumulate_node: object = None
+    _accumulate_node: Node | None = None
 
     def __post_init__(self) -> None:
         self.weight = self.buffers.weights.member(self.spec.name).tensor
 
     @property
-    def accumulate_node(self) -> object:
+    def accumulate_node(self) -> Node:
         """Autograd's node that would accumulate into ``parameter.grad``."""
         if self._accumulate_node is None:
             edge = torch.autograd.graph.get_gradient_edge(self.parameter)

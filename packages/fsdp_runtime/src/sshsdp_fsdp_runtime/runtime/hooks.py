@@ -42,7 +42,7 @@ def _watch_gradient(handle: ParameterHandle) -> Iterator[RemovableHandle]:
                     target.add_(gradient)
             passes.complete(handle)
 
-    yield handle.parameter.register_post_accumulate_grad_hook(on_accumulated)
+    yield handle.parameter.register_post_accumulate_grad_hook(on_accumulated)  # type: ignore[no-untyped-call]
 
 
 def _serve_forward(module: nn.Module, group: WeightGroup) -> list[RemovableHandle]:
@@ -57,7 +57,7 @@ def _serve_forward(module: nn.Module, group: WeightGroup) -> list[RemovableHandl
         if torch._C._current_graph_task_id() == -1:
             group.reshard()
         for tensor in _differentiable(output):
-            tensor.register_hook(expect_backward)
+            tensor.register_hook(expect_backward)  # type: ignore[no-untyped-call]
 
     def expect_backward(_gradient: torch.Tensor) -> None:
         group.unshard()
@@ -86,7 +86,7 @@ def _serve_root(model: nn.Module, state: RuntimeState) -> list[RemovableHandle]:
         if torch._C._current_graph_task_id() == -1:
             root.reshard()
         for tensor in _differentiable(output):
-            tensor.register_hook(expect_backward)
+            tensor.register_hook(expect_backward)  # type: ignore[no-untyped-call]
 
     def expect_backward(_gradient: torch.Tensor) -> None:
         state.passes.arm()
@@ -132,7 +132,7 @@ def _places(model: nn.Module, state: RuntimeState) -> list[Place]:
 
 def _raise_changed(handle: ParameterHandle) -> None:
     raise RuntimeError(
-        f"expected the parameter {handle.spec.name!r} that was sharded, got another object or class; "
-        "move, cast or replace parameters before fully_shard(), and edit values in "
+        f"expected the parameter {handle.spec.name!r} that was sharded, got another object or "
+        "class; move, cast or replace parameters before fully_shard(), and edit values in "
         "model.unsharded(...)"
     )

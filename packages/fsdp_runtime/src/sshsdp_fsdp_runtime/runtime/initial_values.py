@@ -4,13 +4,13 @@ import hashlib
 from typing import Literal
 
 import torch
-from sshsdp_zerosm import Arena, Transport
 from torch import nn
 
 from sshsdp_fsdp_runtime.plan import Plan
 from sshsdp_fsdp_runtime.plan.extent import staging_bytes
 from sshsdp_fsdp_runtime.runtime.handle import ParameterHandle
 from sshsdp_fsdp_runtime.runtime.pieces import store
+from sshsdp_zerosm import Arena, Transport
 
 
 class Staging:

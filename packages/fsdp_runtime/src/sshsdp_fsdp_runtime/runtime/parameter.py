@@ -66,7 +66,7 @@ class ShardedParameter(nn.Parameter):
                 _regather_before_backward(result, group)
             return result
 
-    @property  # type: ignore[override]
+    @property
     def grad(self) -> Any:
         """The sharded gradient of this round, or None when the round has none.
 
@@ -92,8 +92,9 @@ class ShardedParameter(nn.Parameter):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         raise RuntimeError(
-            f"expected a sharded model to stay in place, got deepcopy of {self._handle.spec.name!r}; "
-            "copy weights with model.full_state_dict(), or build the copy before fully_shard()"
+            "expected a sharded model to stay in place, got deepcopy of "
+            f"{self._handle.spec.name!r}; copy weights with model.full_state_dict(), or build the "
+            "copy before fully_shard()"
         )
 
 
@@ -123,7 +124,8 @@ def _regather_before_backward(result: Any, group: "WeightGroup") -> None:
 
 def take_autograd_gradient(parameter: torch.Tensor) -> torch.Tensor | None:
     """Take what autograd accumulated, which `ShardedParameter.grad` hides, and clear it."""
-    gradient: torch.Tensor | None = torch.Tensor.grad.__get__(parameter)
+    slot: Any = torch.Tensor.grad
+    gradient: torch.Tensor | None = slot.__get__(parameter)
     if gradient is not None:
-        torch.Tensor.grad.__set__(parameter, None)
+        slot.__set__(parameter, None)
     return gradient

@@ -62,7 +62,7 @@ class Passes:
         if self._ballot is not None:
             self._ballot.show(self._total)
         self.changed()
-        torch.autograd.Variable._execution_engine.queue_callback(self._end)  # type: ignore[attr-defined]
+        torch.autograd.Variable._execution_engine.queue_callback(self._end)
 
     def claim(self, handle: ParameterHandle) -> tuple[torch.Tensor, bool]:
         """Where to write a gradient, and whether to overwrite (or to add).
@@ -124,9 +124,10 @@ class Passes:
         if self._ballot is not None:
             width = (len(handles) + 7) // 8
             self._post(FINALIZE, used.to_bytes(width, "little"))
-            if max(shown := self._ballot.shown()) > self._total:
+            ahead = [total for total in self._ballot.shown_by_absent() if total > self._total]
+            if ahead:
                 # A rank that is ahead may wait for this one's gradients: it must hear of it.
-                raise self._uneven(shown)
+                raise self._uneven([self._total, *ahead])
             for message in self._collect(FINALIZE):
                 used |= int.from_bytes(message[HEADER : HEADER + width], "little")
         return [bool(used >> handle.index & 1) for handle in handles]
@@ -148,7 +149,8 @@ class Passes:
         if self._armed and torch._C._current_graph_task_id() == -1:
             raise RuntimeError(
                 "expected the last backward to finish, got one that raised: gradients of this "
-                "round are incomplete and ranks may disagree; rebuild the model or load a checkpoint"
+                "round are incomplete and ranks may disagree; rebuild the model and load a "
+                "checkpoint"
             )
 
     # Internals
@@ -229,7 +231,8 @@ class Passes:
     def _uneven(self, totals: Sequence[int]) -> RuntimeError:
         text = (
             "expected every rank to call backward equally often before gradients are used, got "
-            f"{list(totals)} backward passes by rank; give every rank as many microbatches"
+            f"{list(totals)} backward passes on different ranks; give every rank as many "
+            "microbatches"
         )
         self._abort(text)
         return RuntimeError(text)

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 
 import torch
-from sshsdp_shardchain import Fragment, Level
 
 from sshsdp_fsdp_runtime.plan import WeightForm
 from sshsdp_fsdp_runtime.runtime.buffers import Buffers
 from sshsdp_fsdp_runtime.runtime.handle import ParameterHandle
+from sshsdp_shardchain import Fragment, Level
 
 
 def own_piece(handle: ParameterHandle, rank: int) -> tuple[Fragment, torch.Tensor]:

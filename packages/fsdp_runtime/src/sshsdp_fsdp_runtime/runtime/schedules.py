@@ -2,6 +2,10 @@
 
 from collections.abc import Sequence
 
+from sshsdp_fsdp_runtime.plan import AtomPlan, GroupPlan, Plan, WeightForm
+from sshsdp_fsdp_runtime.plan.extent import reduced_atoms
+from sshsdp_fsdp_runtime.runtime.buffers import Buffers
+from sshsdp_shardchain import Level
 from sshsdp_zerosm import (
     Op,
     Schedule,
@@ -13,11 +17,6 @@ from sshsdp_zerosm import (
     all_reduce,
     reduce_scatter,
 )
-from sshsdp_shardchain import Level
-
-from sshsdp_fsdp_runtime.plan import AtomPlan, GroupPlan, Plan, WeightForm
-from sshsdp_fsdp_runtime.plan.extent import reduced_atoms
-from sshsdp_fsdp_runtime.runtime.buffers import Buffers
 
 
 class ScheduleBook:
@@ -60,20 +59,20 @@ class ScheduleBook:
             assert atom.main_dtype is not None
             # Sums over replicas follow when gradients are finalized, and are averaged there.
             averaged = mean and atom.replicas == 1
-            for ranks in _groups(atom, Level.ZERO2):
-                parts.append(
-                    reduce_scatter(
-                        atom.name,
-                        inputs=[self._buffers.region(own.gradients, rank) for rank in ranks],
-                        accumulators=[self._buffers.region(own.main_grad, rank) for rank in ranks],
-                        dtype=atom.weight_dtype,
-                        accumulator=atom.main_dtype,
-                        group=ranks,
-                        world=self._world,
-                        slot=f"{self._prefix}slot{group.slot}",
-                        scale=1.0 / self._world if averaged else 1.0,
-                    )
+            parts += [
+                reduce_scatter(
+                    atom.name,
+                    inputs=[self._buffers.region(own.gradients, rank) for rank in ranks],
+                    accumulators=[self._buffers.region(own.main_grad, rank) for rank in ranks],
+                    dtype=atom.weight_dtype,
+                    accumulator=atom.main_dtype,
+                    group=ranks,
+                    world=self._world,
+                    slot=f"{self._prefix}slot{group.slot}",
+                    scale=1.0 / self._world if averaged else 1.0,
                 )
+                for ranks in _groups(atom, Level.ZERO2)
+            ]
         return self._joined(f"{self._prefix}reduce {group.label}", parts)
 
     def sum_replicas(self, atom: AtomPlan) -> Schedule:

@@ -6,8 +6,6 @@ from contextlib import contextmanager
 from typing import Any, Literal, NoReturn, TypeVar
 
 import torch
-from sshsdp_updates import ShardedOptimizer
-from sshsdp_zerosm import Transport
 from torch import nn
 
 from sshsdp_fsdp_runtime.plan import Cast, ModelSpec, Options, Plan, Sharding, Update, build_plan
@@ -25,6 +23,8 @@ from sshsdp_fsdp_runtime.runtime.hooks import install
 from sshsdp_fsdp_runtime.runtime.parameter import ShardedParameter
 from sshsdp_fsdp_runtime.runtime.pieces import full_value, store
 from sshsdp_fsdp_runtime.runtime.state import RuntimeState
+from sshsdp_updates import ShardedOptimizer
+from sshsdp_zerosm import Transport
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -116,7 +116,7 @@ class ShardedModule(nn.Module):
         values.update({n: self.get_buffer(n).detach().clone() for n in persistent_buffers(self)})
         return values
 
-    def load_state_dict(  # type: ignore[override]
+    def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> None:
         """Take full values, equal on all ranks, from a plain state dict. Collective.
@@ -192,11 +192,11 @@ class ShardedModule(nn.Module):
 
     # What can't be done to a sharded model
 
-    def _apply(self, fn: Any, recurse: bool = True) -> NoReturn:  # type: ignore[override]
+    def _apply(self, fn: Any, recurse: bool = True) -> NoReturn:
         raise RuntimeError(
-            "expected a sharded model to keep its device and dtype, got to(), cuda(), half() or the "
-            "like; move and cast the model before fully_shard(), and use Cast(...) for the dtype of "
-            f"computation ({fn!r}, recurse={recurse})"
+            "expected a sharded model to keep its device and dtype, got to(), cuda(), half() or "
+            "the like; move and cast the model before fully_shard(), and use Cast(...) for the "
+            f"dtype of computation ({fn!r}, recurse={recurse})"
         )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
@@ -294,12 +294,14 @@ def _check_model(model: nn.Module) -> None:
     for name in ("optimizer", "plan", "transport"):
         if hasattr(model, name):
             raise TypeError(
-                f"expected a model without an attribute {name!r}, which fully_shard() adds; rename it"
+                f"expected a model without an attribute {name!r}, which fully_shard() adds; "
+                "rename it"
             )
     for name, parameter in model.named_parameters():
         if parameter.device.type != "cpu":
             raise RuntimeError(
-                f"expected parameters on the CPU in this version, got {name!r} on {parameter.device}"
+                "expected parameters on the CPU in this version, got "
+                f"{name!r} on {parameter.device}"
             )
         if type(parameter) is not nn.Parameter:
             raise TypeError(

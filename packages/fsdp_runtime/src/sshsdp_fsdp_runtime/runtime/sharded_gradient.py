@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
+
 from sshsdp_shardchain import Fragment
 
 if TYPE_CHECKING:
@@ -24,9 +25,9 @@ class ShardedGradient(torch.Tensor):
     _handle: "ParameterHandle"
 
     @staticmethod
-    def __new__(cls, gradients: "Gradients", handle: "ParameterHandle") -> Self:  # noqa: D102
+    def __new__(cls: "type[Self]", gradients: "Gradients", handle: "ParameterHandle") -> Self:  # noqa: D102
         dtype = handle.buffers.atom.main_dtype
-        tensor: Self = torch.Tensor._make_wrapper_subclass(cls, handle.spec.shape, dtype=dtype)  # type: ignore[attr-defined]
+        tensor: Self = torch.Tensor._make_wrapper_subclass(cls, handle.spec.shape, dtype=dtype)
         tensor._gradients = gradients
         tensor._handle = handle
         return tensor
@@ -42,11 +43,12 @@ class ShardedGradient(torch.Tensor):
         self._gradients.finalize()
         return self._gradients.local(self._handle)
 
-    def __repr__(self, *, tensor_contents: object = None) -> str:
-        return f"ShardedGradient({self._handle.spec.name!r}, shape={tuple(self.shape)}, dtype={self.dtype})"
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        shape = tuple(self.shape)
+        return f"ShardedGradient({self._handle.spec.name!r}, shape={shape}, dtype={self.dtype})"
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]
         cls,
         function: Any,
         types: Any,

@@ -3,9 +3,6 @@
 from typing import Literal
 
 import torch
-from sshsdp_shardchain import Level
-from sshsdp_updates import ShardedOptimizer, UpdateList, UpdateMember
-from sshsdp_zerosm import Program, Schedule, Transport
 from torch import nn
 
 from sshsdp_fsdp_runtime.plan import Plan
@@ -19,6 +16,9 @@ from sshsdp_fsdp_runtime.runtime.passes import HEADER, Passes
 from sshsdp_fsdp_runtime.runtime.schedules import ScheduleBook
 from sshsdp_fsdp_runtime.runtime.steps import ExchangeReducer, Steps, WeightUpdate
 from sshsdp_fsdp_runtime.runtime.weights import WeightGroup, WeightSlot
+from sshsdp_shardchain import Level
+from sshsdp_updates import ShardedOptimizer, UpdateList, UpdateMember
+from sshsdp_zerosm import Program, Schedule, Transport
 
 
 class RuntimeState:

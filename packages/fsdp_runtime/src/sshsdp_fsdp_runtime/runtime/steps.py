@@ -1,15 +1,15 @@
-"""What an optimizer step needs of the runtime: final gradients, quiet weights, G and publication."""
+"""What an optimizer step needs of the runtime: final gradients, quiet weights, G, publication."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
-from sshsdp_zerosm import Transport
 
 from sshsdp_fsdp_runtime.runtime.buffers import AtomBuffers
 from sshsdp_fsdp_runtime.runtime.gradients import Gradients
 from sshsdp_fsdp_runtime.runtime.handle import ParameterHandle
 from sshsdp_fsdp_runtime.runtime.weights import WeightGroup
+from sshsdp_zerosm import Transport
 
 
 class WeightUpdate:
@@ -59,11 +59,30 @@ class Steps:
     def __init__(self, gradients: Gradients, update: WeightUpdate) -> None:
         self._gradients = gradients
         self._update = update
-        self.finalize_gradients: Callable[[], bool] = gradients.finalize
-        self.used: Callable[[str], bool] = gradients.used
-        self.begin_update: Callable[[], None] = update.begin
-        self.end_update: Callable[[], None] = update.end
-        self.zero_grad: Callable[[], None] = gradients.drop_all
+        self._seen = gradients.version
+
+    def finalize_gradients(self) -> bool:
+        """Make main gradients final; whether they differ from those of the previous call."""
+        self._gradients.finalize()
+        changed = self._gradients.version != self._seen
+        self._seen = self._gradients.version
+        return changed
+
+    def used(self, name: str) -> bool:
+        """Whether any rank has a gradient for the parameter."""
+        return self._gradients.used(name)
+
+    def begin_update(self) -> None:
+        """Wait until no rank reads weights."""
+        self._update.begin()
+
+    def end_update(self) -> None:
+        """Run G and publish."""
+        self._update.end()
+
+    def zero_grad(self) -> None:
+        """Drop the gradients of the round."""
+        self._gradients.drop_all()
 
 
 class ExchangeReducer:

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
-from sshsdp_zerosm import Program
 
 from sshsdp_fsdp_runtime.plan import GroupPlan, WeightForm
+from sshsdp_zerosm import Program
 
 if TYPE_CHECKING:
     from sshsdp_fsdp_runtime.runtime.handle import ParameterHandle
