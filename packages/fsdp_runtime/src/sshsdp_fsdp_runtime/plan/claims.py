@@ -44,6 +44,7 @@ def claim_parameters(
             raise PlanError(
                 f"expected a floating-point dtype in Cast({rule.pattern!r}), got {rule.dtype}"
             )
+    positions = {id(update): index for index, update in enumerate(updates)}
     used: set[int] = set()
     claims = []
     for parameter in spec.parameters:
@@ -66,7 +67,7 @@ def claim_parameters(
                 parameter=parameter,
                 degrees=shard.degrees,
                 weight_dtype=cast.dtype if cast is not None else parameter.dtype,
-                update=None if update is None else list(map(id, updates)).index(id(update)),
+                update=None if update is None else positions[id(update)],
             )
         )
     _check_used([*sharding, *formats, *updates], used)

@@ -1,6 +1,6 @@
 """Runtime groups: which parameters are gathered and reduced together, and in what order."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from sshsdp_fsdp_runtime.plan.atom import AtomPlan
@@ -52,7 +52,7 @@ def group_modules(spec: ModelSpec, patterns: Sequence[str] | None) -> tuple[str,
     return tuple(m for m in spec.modules if any(matches(p, m) for p in patterns))
 
 
-def home_of(parameter: ParameterSpec, modules: Sequence[str]) -> str:
+def home_of(parameter: ParameterSpec, modules: Collection[str]) -> str:
     """The group that holds `parameter`: the innermost module that all its names share.
 
     A parameter tied across groups belongs to the root, which is resident the whole forward.
@@ -61,9 +61,15 @@ def home_of(parameter: ParameterSpec, modules: Sequence[str]) -> str:
     return homes.pop() if len(homes) == 1 else ROOT
 
 
-def _innermost(name: str, modules: Sequence[str]) -> str:
-    inside = [module for module in modules if name.startswith(module + ".")]
-    return max(inside, key=len, default=ROOT)
+def _innermost(name: str, modules: Collection[str]) -> str:
+    return next((outer for outer in _holders(name) if outer in modules), ROOT)
+
+
+def _holders(name: str) -> Iterator[str]:
+    """Names of the modules around `name`, the innermost first."""
+    while "." in name:
+        name = name.rpartition(".")[0]
+        yield name
 
 
 def assign_slots(modules: Sequence[str], slots: int) -> dict[str, int]:
@@ -72,7 +78,8 @@ def assign_slots(modules: Sequence[str], slots: int) -> dict[str, int]:
     Groups that follow each other take turns over `slots` buffers. A group that holds another
     one inside, the root above all, is resident together with it, so it gets a slot of its own.
     """
-    leaves = [m for m in modules if not any(o.startswith(m + ".") for o in modules)]
+    holders = {outer for module in modules for outer in _holders(module)}
+    leaves = [module for module in modules if module not in holders]
     shared = min(slots, len(leaves))
     assigned = {module: index % shared for index, module in enumerate(leaves)}
     for module in [*modules, ROOT]:

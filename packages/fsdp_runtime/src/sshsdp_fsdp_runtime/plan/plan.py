@@ -151,7 +151,7 @@ def build_plan(
     form = WeightForm.ALIASED if options.form == "shared" else WeightForm.GATHERED
     members: dict[str, list[Claim]] = {module: [] for module in [*modules, ROOT]}
     for claim in claims:
-        members[home_of(claim.parameter, modules)].append(claim)
+        members[home_of(claim.parameter, members)].append(claim)
     rules = [update.rule for update in updates]
     return Plan(
         spec=spec,
