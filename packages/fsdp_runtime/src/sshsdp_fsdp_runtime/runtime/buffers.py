@@ -76,9 +76,10 @@ class Buffers:
             root.tensor.fill_(0xFF)
 
     def detach(self) -> None:
-        """Drop all views and arenas."""
+        """Drop all views and arenas; again is nothing."""
         for root in self.roots:
             root.detach()
+        self.roots.clear()
         self.arenas.clear()
         self.atoms.clear()
 
