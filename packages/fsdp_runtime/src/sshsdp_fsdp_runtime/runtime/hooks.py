@@ -106,7 +106,7 @@ def _differentiable(output: Any) -> list[torch.Tensor]:
 
 
 def _check_usable(places: list[Place], state: RuntimeState) -> None:
-    """Weights are whole, and the model still holds the parameters that were sharded."""
+    """Weights are whole, and the model holds the parameters that were sharded, as planned."""
     if state.update.broken:
         raise RuntimeError(
             "expected complete weights, got an update that failed half-way; load a checkpoint"
@@ -117,6 +117,11 @@ def _check_usable(places: list[Place], state: RuntimeState) -> None:
             or type(handle.parameter) is not ShardedParameter
         ):
             _raise_changed(handle)
+        if handle.passes is None and handle.parameter.requires_grad:
+            raise RuntimeError(
+                f"expected {handle.spec.name!r} to stay frozen, got requires_grad=True: the plan "
+                "gives it no gradient; unfreeze before fully_shard()"
+            )
 
 
 def _places(model: nn.Module, state: RuntimeState) -> list[Place]:
