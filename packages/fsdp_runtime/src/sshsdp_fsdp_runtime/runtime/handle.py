@@ -45,15 +45,14 @@ class ParameterHandle:
     gradient: torch.Tensor | None = None
     written: bool = False
     used: bool = False
-    _accumulate_node: Node | None = None
 
     def __post_init__(self) -> None:
         self.weight = self.buffers.weights.member(self.spec.name).tensor
 
     @property
     def accumulate_node(self) -> Node:
-        """Autograd's node that would accumulate into ``parameter.grad``."""
-        if self._accumulate_node is None:
-            edge = torch.autograd.graph.get_gradient_edge(self.parameter)
-            self._accumulate_node = edge.node
-        return self._accumulate_node
+        """Autograd's node that would accumulate into ``parameter.grad``.
+
+        Not kept: the node holds the parameter where the garbage collector can't see it.
+        """
+        return torch.autograd.graph.get_gradient_edge(self.parameter).node
