@@ -1,0 +1,120 @@
+"""What a sharded model can't do is an error that says what to do instead, and changes nothing."""
+
+import copy
+import pickle
+from dataclasses import dataclass
+
+import pytest
+import torch
+from testing.models import TiedModel
+from torch import nn
+
+from sshsdp_fsdp_runtime import Update, fully_shard
+from sshsdp_updates import SGD, Stage
+
+from .scenes import ids, on_ranks
+
+
+@pytest.fixture
+def model():
+    sharded = fully_shard(TiedModel())
+    yield sharded
+    sharded.close()
+
+
+def test_a_model_is_sharded_once(model):
+    with pytest.raises(TypeError, match="got one that is sharded already"):
+        fully_shard(model)
+
+
+@pytest.mark.parametrize("copied", ["model", "parameter", "layer"])
+def test_copies_are_refused(model, copied):
+    what = {"model": model, "parameter": model.gain, "layer": model.layers[0]}[copied]
+    with pytest.raises(RuntimeError, match=r"full_state_dict\(\), or build the copy before"):
+        copy.deepcopy(what)
+
+
+def test_pickling_is_refused(model):
+    with pytest.raises(RuntimeError, match="stay in this process, got pickle"):
+        pickle.dumps(model)
+
+
+@pytest.mark.parametrize(
+    "move",
+    [lambda m: m.to(torch.float64), lambda m: m.half(), lambda m: m.double(), lambda m: m.cpu()],
+    ids=["to", "half", "double", "cpu"],
+)
+def test_a_sharded_model_keeps_its_device_and_dtype(model, move):
+    with pytest.raises(RuntimeError, match="move and cast the model before fully_shard"):
+        move(model)
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
+
+
+def test_a_parameter_replaced_after_sharding_is_found_by_the_next_forward(model):
+    model(ids())
+    kept, model.layers[1].scale = model.layers[1].scale, nn.Parameter(torch.tensor(0.7))
+    with pytest.raises(RuntimeError, match=r"'layers\.1\.scale' that was sharded, got another"):
+        model(ids())
+    model.layers[1].scale = kept
+    model(ids())
+
+
+@pytest.mark.parametrize("name", ["optimizer", "plan", "transport"])
+def test_a_name_that_the_model_has_already_is_refused(name):
+    model = TiedModel()
+    setattr(model, name, "mine")
+    with pytest.raises(TypeError, match=f"without an attribute '{name}'.*rename it"):
+        fully_shard(model)
+    assert type(model) is TiedModel
+    assert getattr(model, name) == "mine"
+
+
+def test_parameters_elsewhere_than_on_the_cpu_are_refused():
+    with torch.device("meta"):
+        model = TiedModel()
+    with pytest.raises(RuntimeError, match="on the CPU in this version, got 'gain' on meta"):
+        fully_shard(model)
+
+
+def test_an_incomplete_environment_is_named(monkeypatch):
+    for name in ("RANK", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
+    with pytest.raises(RuntimeError, match="WORLD_SIZE=2, got none of MASTER_ADDR, MASTER_PORT"):
+        fully_shard(TiedModel())
+
+
+FAIL: list[bool] = []
+
+
+@dataclass(frozen=True)
+class Failing(SGD):
+    """Raises at the end of its stage once `FAIL` holds something, so that weights are torn."""
+
+    def stages(self):
+        (stage,) = super().stages()
+
+        def fail(operands, scalars):
+            stage.function(operands, scalars)
+            if FAIL:
+                raise ArithmeticError("half-way")
+
+        return (Stage(stage.name, fail, stage.operands),)
+
+
+def test_an_update_that_fails_half_way_leaves_a_model_to_be_loaded_anew():
+    def scene(_rank, model):
+        wanted = {name: value.clone() for name, value in model.full_state_dict().items()}
+        model(ids()).sum().backward()
+        FAIL.append(True)
+        with pytest.raises(ArithmeticError, match="half-way"):
+            model.optimizer.step()
+        with pytest.raises(RuntimeError, match="failed half-way; load a checkpoint"):
+            model(ids())
+        model.load_state_dict(wanted)
+        model(ids())
+        state = model.full_state_dict()
+        return all(torch.equal(state[name], value) for name, value in wanted.items())
+
+    assert on_ranks(2, scene, updates=[Update("**", Failing(lr=0.1))]) == [True, True]
