@@ -59,5 +59,5 @@ def test_a_face_without_names_or_with_names_of_nothing_is_refused():
     face.__all__ = ["here", "gone"]
     face.here = 1
     assert problems(face) == ["expected gone of __all__, got no such name"]
-    face.__file__ = "/work/toy/__init__.py"
+    face.__file__ = "/elsewhere/toy/__init__.py"
     assert len(problems(face)) == 2

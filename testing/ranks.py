@@ -72,6 +72,8 @@ def run_ranks(
             with contextlib.suppress(BrokenPipeError):
                 pipe.send(server.port)
         answers = _collect(pipes, time.monotonic() + timeout)
+        # Its thread ends here: a traceback that keeps this frame must not keep it for later forks.
+        del server
     failures = [
         f"rank {rank}: {answer.text}"
         for rank, answer in enumerate(answers)
@@ -118,7 +120,7 @@ def _collect(pipes: list[Connection], deadline: float) -> list[Any]:
             rank = open_pipes.pop(pipe)
             try:
                 answers[rank] = pickle.loads(pipe.recv_bytes())
-            except EOFError:
+            except (EOFError, ConnectionResetError):
                 answers[rank] = _Failure("died without an answer", died=True)
     return answers
 
