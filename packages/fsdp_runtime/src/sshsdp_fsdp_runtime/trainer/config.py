@@ -67,7 +67,7 @@ class CorpusConfig:
 class OptimizerConfig:
     """AdamW and its learning rate over time."""
 
-    lr: float = 3e-3
+    lr: float = 1e-3
     """Peak learning rate."""
     betas: tuple[float, float] = (0.9, 0.95)
     """Decay of the first and second moment."""
@@ -75,7 +75,7 @@ class OptimizerConfig:
     """Decoupled decay; of matrices only."""
     clip: float = 1.0
     """Gradients whose global 2-norm is larger are scaled down to it."""
-    warmup_steps: int = 50
+    warmup_steps: int = 100
     """Steps of linear warm-up."""
     decay: Literal["cosine", "linear", "constant"] = "cosine"
     """Shape of the decay from the end of the warm-up to the last step."""
