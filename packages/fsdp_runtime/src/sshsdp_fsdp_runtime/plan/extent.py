@@ -1,6 +1,7 @@
 """Extents of the buffers that groups take turns with, and offsets inside them, in bytes."""
 
 from collections.abc import Iterable, Sequence
+from math import prod
 
 from sshsdp_fsdp_runtime.plan.atom import ALIGN_BYTES, AtomPlan, WeightForm
 from sshsdp_fsdp_runtime.plan.group import GroupPlan
@@ -61,9 +62,5 @@ def staging_bytes(spec: ModelSpec, world: int) -> int:
     if world == 1:
         return 0
     sizes = [p.numel * p.dtype.itemsize for p in spec.parameters]
-    for _, shape, dtype in spec.buffers:
-        numel = 1
-        for size in shape:
-            numel *= size
-        sizes.append(numel * dtype.itemsize)
+    sizes += [prod(shape) * dtype.itemsize for _, shape, dtype in spec.buffers]
     return align_bytes(min(max(sizes, default=0), STAGING_LIMIT))

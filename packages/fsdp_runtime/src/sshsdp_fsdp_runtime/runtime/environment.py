@@ -3,7 +3,7 @@
 import os
 from datetime import timedelta
 
-from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import PrefixStore, rendezvous  # type: ignore[attr-defined]
 
 from sshsdp_zerosm import Transport, connect
 
@@ -26,14 +26,5 @@ def transport_from_environment() -> Transport:
             f"{', '.join(missing)}; start ranks with torchrun, or pass transport="
         )
     rank = int(os.environ["RANK"])
-    # torchrun's agent already serves a store; otherwise rank 0 does.
-    served = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    store = TCPStore(
-        os.environ["MASTER_ADDR"],
-        int(os.environ["MASTER_PORT"]),
-        world,
-        rank == 0 and not served,
-        timedelta(seconds=TIMEOUT),
-    )
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return connect(rank, world, PrefixStore(f"sshsdp/{attempt}", store), timeout=TIMEOUT)
+    store = next(rendezvous("env://", rank, world, timeout=timedelta(seconds=TIMEOUT)))[0]
+    return connect(rank, world, PrefixStore("sshsdp", store), timeout=TIMEOUT)

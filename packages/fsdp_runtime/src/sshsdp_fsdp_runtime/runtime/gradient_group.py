@@ -74,10 +74,9 @@ class GradientGroup:
         """Whether the group takes part in reductions."""
         return self._program is not None
 
-    def see(self, handle: "ParameterHandle") -> bool:
-        """Note that a parameter's gradient is complete so far; whether now all are."""
+    def see(self, handle: "ParameterHandle") -> None:
+        """Note that a parameter's gradient is complete so far."""
         self.seen |= self._bits[handle.index]
-        return self.seen == self._expected
 
     @property
     def complete(self) -> bool:

@@ -19,11 +19,12 @@ Place: TypeAlias = tuple[dict[str, nn.Parameter | None], str, ParameterHandle]
 def install(model: nn.Module, state: RuntimeState) -> list[RemovableHandle]:
     """Install all hooks; removing what is returned takes them out again."""
     hooks = [hook for handle in state.handles for hook in _watch_gradient(handle)]
+    hooks += _guard_root(model, state)
     modules = dict(model.named_modules())
     for name, group in state.weights.items():
-        if name and group.releases:
+        if group.releases or modules[name] is model:
             hooks += _serve_forward(modules[name], group)
-    return hooks + _serve_root(model, state)
+    return hooks
 
 
 def _watch_gradient(handle: ParameterHandle) -> Iterator[RemovableHandle]:
@@ -69,33 +70,23 @@ def _serve_forward(module: nn.Module, group: WeightGroup) -> list[RemovableHandl
     ]
 
 
-def _serve_root(model: nn.Module, state: RuntimeState) -> list[RemovableHandle]:
-    """The root's weights as those of any group; also the begin and end of backward passes."""
-    root = state.weights[""]
+def _guard_root(model: nn.Module, state: RuntimeState) -> list[RemovableHandle]:
+    """Checks before the model's forward; the begin of a backward pass through its output."""
     places = _places(model, state)
 
     def before(_module: nn.Module, _args: Any) -> None:
         if torch._C._current_graph_task_id() == -1:
             state.passes.check_idle()
         _check_usable(places, state)
-        root.unshard()
-        root.active += 1
 
     def after(_module: nn.Module, _args: Any, output: Any) -> None:
-        root.active = max(root.active - 1, 0)
-        if torch._C._current_graph_task_id() == -1:
-            root.reshard()
         for tensor in _differentiable(output):
-            tensor.register_hook(expect_backward)  # type: ignore[no-untyped-call]
+            tensor.register_hook(begin_pass)  # type: ignore[no-untyped-call]
 
-    def expect_backward(_gradient: torch.Tensor) -> None:
+    def begin_pass(_gradient: torch.Tensor) -> None:
         state.passes.arm()
-        root.unshard()
 
-    return [
-        model.register_forward_pre_hook(before),
-        model.register_forward_hook(after, always_call=True),
-    ]
+    return [model.register_forward_pre_hook(before), model.register_forward_hook(after)]
 
 
 def _differentiable(output: Any) -> list[torch.Tensor]:

@@ -87,7 +87,8 @@ class Passes:
         self.arm()
         group = handle.gradients
         assert group is not None
-        if not group.see(handle):
+        group.see(handle)
+        if not group.complete:
             return
         if handle.weights.releases:
             handle.weights.reshard()

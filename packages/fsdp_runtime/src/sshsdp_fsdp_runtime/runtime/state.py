@@ -60,7 +60,7 @@ class RuntimeState:
             self.passes,
             transport,
             {
-                atom.name: self._compile(book.sum_replicas(atom))
+                atom.name: transport.compile(book.sum_replicas(atom))
                 for atom in plan.atoms
                 if atom.trainable and atom.replicas > 1
             },
@@ -80,17 +80,16 @@ class RuntimeState:
         widest = max(len(self.plan.groups), len(self.plan.spec.parameters))
         return Ballot(self.transport, f"{prefix}passes", HEADER + (widest + 7) // 8)
 
-    def _compile(self, schedule: Schedule) -> Program:
-        return self.transport.compile(schedule)
+    def _program(self, schedule: Schedule | None) -> Program | None:
+        return None if schedule is None else self.transport.compile(schedule)
 
     def _weight_groups(self, book: ScheduleBook) -> dict[str, WeightGroup]:
         slots: dict[int, WeightSlot] = {}
         groups = {}
         for plan in self.plan.groups:
-            schedule = book.gather(plan)
             groups[plan.module] = WeightGroup(
                 plan,
-                self._compile(schedule) if schedule is not None else None,
+                self._program(book.gather(plan)),
                 slots.setdefault(plan.slot, WeightSlot()),
                 poison=self.plan.options.poison,
             )
@@ -122,12 +121,11 @@ class RuntimeState:
         slots: dict[int, GradientSlot] = {}
         groups = []
         for index, plan in enumerate(self.plan.reduction_order):
-            schedule = book.reduce(plan)
             group = GradientGroup(
                 plan,
                 index,
                 slots.setdefault(plan.slot, GradientSlot()),
-                self._compile(schedule) if schedule is not None else None,
+                self._program(book.reduce(plan)),
                 poison=self.plan.options.poison,
             )
             weights = self.weights[plan.module]

@@ -10,7 +10,6 @@ from typing import Any, Protocol
 
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 from torch.optim import Optimizer
 
 from sshsdp_fsdp_runtime import ShardedModule, Sharding, Update, fully_shard, is_matrix
@@ -79,7 +78,6 @@ class ShardedSession:
     """A session of the sharded runtime: weights, gradients and state spread over all ranks."""
 
     def __init__(self, model: Decoder, config: OptimizerConfig, seat: Seat) -> None:
-        self._seat = seat
         self._transport: Transport = connect(seat.rank, seat.world, seat.store)
         matrices = AdamW(lr=config.lr, betas=config.betas, weight_decay=config.weight_decay)
         others = AdamW(lr=config.lr, betas=config.betas, weight_decay=0.0)
@@ -117,12 +115,10 @@ class ShardedSession:
 
     def save(self, path: Path, extra: Mapping[str, Any]) -> None:
         """See `Session`."""
-        self._join_process_group()
         save_checkpoint(path, self._sharded, extra)
 
     def load(self, path: Path) -> Mapping[str, Any]:
         """See `Session`."""
-        self._join_process_group()
         try:
             return load_checkpoint(path, self._sharded)
         except CheckpointError as error:
@@ -142,14 +138,3 @@ class ShardedSession:
         self._transport.close()
         if dist.is_initialized():
             dist.destroy_process_group()
-
-    def _join_process_group(self) -> None:
-        # Checkpoints coordinate the ranks over torch's default process group.
-        seat = self._seat
-        if seat.store is not None and not dist.is_initialized():
-            dist.init_process_group(
-                "gloo",
-                store=PrefixStore("checkpoints", seat.store),
-                rank=seat.rank,
-                world_size=seat.world,
-            )
