@@ -4,11 +4,11 @@ import os
 import socket
 
 import torch
+from testing.ranks import Rank, run_ranks
 from torch import nn
 
 from sshsdp_fsdp_runtime import fully_shard
 from sshsdp_fsdp_runtime.checkpoint import load_checkpoint, save_checkpoint
-from testing.ranks import Rank, run_ranks
 
 
 def train(rank: Rank, folder):

@@ -22,7 +22,7 @@ def install(model: nn.Module, state: RuntimeState) -> list[RemovableHandle]:
     hooks += _guard_root(model, state)
     modules = dict(model.named_modules())
     for name, group in state.weights.items():
-        if group.releases or modules[name] is model:
+        if group.releases:
             hooks += _serve_forward(modules[name], group)
     return hooks
 
