@@ -40,6 +40,8 @@ CASES = {
     ),
     "expected a replica of zero1 from 0 to 1, got 2; "
     "8 ranks hold the buffer 2 times at this level": lambda: CHAIN.owners(Level.ZERO1, 2),
+    "expected the coarser of two levels above the finer, got zero1 above zero3; "
+    "swap them": lambda: CHAIN.members(Level.ZERO1, Level.ZERO3, 0),
     "expected an alignment of 1 or more elements, got align=0; "
     "use 1 where members may start anywhere": lambda: Layout.pack([], Degrees(1, 1, 1), 1, align=0),
     "expected 0 or more elements, got -1 for member 'w'; pass its numel": lambda: Layout.pack(

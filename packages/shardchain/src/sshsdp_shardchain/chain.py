@@ -67,13 +67,31 @@ class ShardChain:
         Each of them holds one sibling of ``rank``'s chunk, so an all-gather over the group yields
         ``rank``'s chunk of the level above. ``FULL`` has no level above: ``(rank,)``.
         """
+        levels = tuple(Level)
+        return self.members(levels[max(levels.index(level) - 1, 0)], level, rank)
+
+    def members(self, outer: Level, inner: Level, rank: int) -> tuple[int, ...]:
+        """The ranks that hold the chunks of ``inner`` in ``rank``'s chunk of ``outer``.
+
+        They come in buffer order, from ``rank``'s own replica set, ``rank`` among them: what they
+        hold at ``inner``, put one after another, is what ``rank`` holds at ``outer``. So an
+        all-gather over them needs no reordering, whatever lies between the two levels.
+
+        Args:
+            outer: the coarser level.
+            inner: the finer level; equal to ``outer`` it gives ``(rank,)``.
+            rank: any rank of the world.
+
+        Raises:
+            ValueError: ``outer`` is finer than ``inner``, or there is no such rank.
+        """
         self._check_rank(rank)
-        steps = self.degrees.steps(level)
-        if not steps:
-            return (rank,)
-        stride, parts = steps[-1]
-        first = rank - rank // stride % parts * stride
-        return tuple(range(first, first + parts * stride, stride))
+        steps = self.degrees.steps(inner, above=outer)
+        held, replica = self.degrees.chunks(outer), self.degrees.chunks(inner)
+        ranks = [rank % held + rank // replica * replica]
+        for stride, parts in steps:
+            ranks = [member + part * stride for member in ranks for part in range(parts)]
+        return tuple(ranks)
 
     def replicas(self, level: Level, rank: int) -> tuple[int, ...]:
         """The ranks, ascending, that hold the same elements as ``rank`` at a level."""
@@ -98,10 +116,7 @@ class ShardChain:
                 f"expected a replica of {level} from 0 to {count - 1}, got {replica}; "
                 f"{self.world} ranks hold the buffer {count} times at this level"
             )
-        ranks = [replica * chunks]
-        for stride, parts in self.degrees.steps(level):
-            ranks = [rank + part * stride for rank in ranks for part in range(parts)]
-        return tuple(ranks)
+        return self.members(Level.FULL, level, replica * chunks)
 
     def _check_rank(self, rank: int) -> None:
         if not 0 <= rank < self.world:

@@ -9,9 +9,8 @@ from .level import Level
 class Degrees:
     """Into how many chunks a buffer is cut for weights, gradients and optimizer.
 
-    Each degree divides the next: ``zero3 | zero2 | zero1``. Plain data parallelism is
-    ``(1, 1, 1)``, ZeRO-1 over P ranks ``(1, 1, P)``, ZeRO-2 ``(1, P, P)``, ZeRO-3 ``(P, P, P)``
-    and ZeRO-3 with outer ZeRO-1 ``(S, S, P)``.
+    Each degree divides the next: ``zero3 | zero2 | zero1``. The well-known cases have constructors
+    of their own, ``Degrees.for_ddp()`` to ``Degrees.for_outer_zero1(shards, ranks)``.
 
     Args:
         zero3: number of weight chunks.
@@ -40,6 +39,44 @@ class Degrees:
                 f"got {astuple(self)}; use {_nested_below(self.zero3, self.zero2, self.zero1)}"
             )
 
+    @classmethod
+    def for_ddp(cls) -> "Degrees":
+        """Plain data parallelism, ``(1, 1, 1)``: every rank holds everything."""
+        return cls(1, 1, 1)
+
+    @classmethod
+    def for_zero1(cls, ranks: int) -> "Degrees":
+        """ZeRO-1, ``(1, 1, P)``: the optimizer in ``ranks`` chunks."""
+        return cls(1, 1, ranks)
+
+    @classmethod
+    def for_zero2(cls, ranks: int) -> "Degrees":
+        """ZeRO-2, ``(1, P, P)``: gradients and optimizer in ``ranks`` chunks."""
+        return cls(1, ranks, ranks)
+
+    @classmethod
+    def for_zero3(cls, ranks: int) -> "Degrees":
+        """ZeRO-3 (FSDP), ``(P, P, P)``: everything in ``ranks`` chunks."""
+        return cls(ranks, ranks, ranks)
+
+    @classmethod
+    def for_hsdp(cls, shards: int) -> "Degrees":
+        """Hybrid sharding, ``(S, S, S)``: ZeRO-3 over ``shards`` ranks, the world in replicas.
+
+        The same degrees as ``for_zero3``; what differs is that the world is larger than ``shards``.
+        """
+        return cls(shards, shards, shards)
+
+    @classmethod
+    def for_outer_zero1(cls, shards: int, ranks: int) -> "Degrees":
+        """ZeRO-3 inside, ZeRO-1 over all, ``(S, S, P)``.
+
+        Args:
+            shards: chunks of weights and gradients, the ranks of a node as a rule.
+            ranks: chunks of the optimizer, a multiple of ``shards``.
+        """
+        return cls(shards, shards, ranks)
+
     def check_world(self, world: int) -> None:
         """Check that a group of ranks can be cut by these degrees.
 
@@ -63,16 +100,25 @@ class Degrees:
         """Into how many chunks the whole buffer is cut at a level (1 at ``FULL``)."""
         return self._counts()[_DEPTH[level]]
 
-    def steps(self, level: Level) -> tuple[tuple[int, int], ...]:
-        """The cuts that lead from the whole buffer down to a level.
+    def steps(self, level: Level, above: Level = Level.FULL) -> tuple[tuple[int, int], ...]:
+        """The cuts that lead from a chunk of the level ``above`` down to those of ``level``.
 
         Returns:
             One ``(stride, parts)`` per cut: each chunk is cut into ``parts``, and the holders of
             neighbouring parts are ``stride`` ranks apart (the coarsest cut is contiguous in rank).
+
+        Raises:
+            ValueError: ``above`` is the finer of the two levels.
         """
+        first, last = _DEPTH[above], _DEPTH[level]
+        if first > last:
+            raise ValueError(
+                f"expected the coarser of two levels above the finer, got {above} above {level}; "
+                "swap them"
+            )
         counts = self._counts()
         return tuple(
-            (counts[depth], counts[depth + 1] // counts[depth]) for depth in range(_DEPTH[level])
+            (counts[depth], counts[depth + 1] // counts[depth]) for depth in range(first, last)
         )
 
     def _counts(self) -> tuple[int, int, int, int]:
