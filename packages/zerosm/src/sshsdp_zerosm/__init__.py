@@ -24,10 +24,11 @@ from sshsdp_zerosm.errors import (
 )
 from sshsdp_zerosm.loopback import Loopback
 from sshsdp_zerosm.mailbox import Exchange
-from sshsdp_zerosm.ops import Op, Pull, Put, Reduce, Signal, Wait, WaitGeneration
+from sshsdp_zerosm.ops import Fence, Op, Pull, Put, Reduce, Signal, Wait, WaitGeneration
 from sshsdp_zerosm.program import Program
 from sshsdp_zerosm.region import Region
 from sshsdp_zerosm.schedule import Schedule
+from sshsdp_zerosm.topology import Topology
 from sshsdp_zerosm.transport import Transport
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "Counters",
     "DeadlockError",
     "Exchange",
+    "Fence",
     "Loopback",
     "Op",
     "PeerClosedError",
@@ -47,6 +49,7 @@ __all__ = [
     "Region",
     "Schedule",
     "Signal",
+    "Topology",
     "Transport",
     "TransportError",
     "Wait",

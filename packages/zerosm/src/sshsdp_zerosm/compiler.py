@@ -1,27 +1,49 @@
 """From a schedule and a transport's memory to a program."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
 from sshsdp_zerosm.arena import Arena
 from sshsdp_zerosm.board import Board
 from sshsdp_zerosm.channels import Channels
-from sshsdp_zerosm.ops import Op, Pull, Put, Reduce, Signal, Wait, WaitGeneration
+from sshsdp_zerosm.ops import Fence, Op, Pull, Put, Reduce, Signal, Wait, WaitGeneration
 from sshsdp_zerosm.program import Host, Phase, Program
 from sshsdp_zerosm.reduction import Reduction, Scratch
 from sshsdp_zerosm.region import Region
 from sshsdp_zerosm.schedule import Schedule
-from sshsdp_zerosm.steps import CopyStep, GenerationStep, ReduceStep, SignalStep, Step, WaitStep
+from sshsdp_zerosm.steps import (
+    CopyStep,
+    FenceStep,
+    GenerationStep,
+    ReduceStep,
+    SignalStep,
+    Step,
+    WaitStep,
+)
 from sshsdp_zerosm.waiter import Waiter
 
 
 class Compiler:
-    """Resolves the addresses and channels of one rank."""
+    """Resolves the addresses and channels of one rank.
+
+    Args:
+        rank: whose operations are compiled.
+        arenas: by name; arenas made later are seen.
+        boards: of all ranks.
+        waiter: who waits.
+        addressable: whether this rank reads a rank's memory directly.
+    """
 
     def __init__(
-        self, rank: int, arenas: Mapping[str, Arena], boards: Sequence[Board], waiter: Waiter
+        self,
+        rank: int,
+        arenas: Mapping[str, Arena],
+        boards: Sequence[Board],
+        waiter: Waiter,
+        addressable: Callable[[int], bool],
     ) -> None:
+        self._addressable = addressable
         self._rank = rank
         self._arenas = arenas
         self._boards = boards
@@ -33,8 +55,8 @@ class Compiler:
         """Check `schedule` against this rank's world and memory, and make it executable.
 
         Raises:
-            ValueError: another world, an unknown arena, a region outside its arena, or a channel
-                used by two groups.
+            ValueError: another world, an unknown arena, a region outside its arena, a read of
+                memory on another node, or a channel used by two groups.
         """
         if schedule.world != len(self._boards):
             raise ValueError(
@@ -42,11 +64,27 @@ class Compiler:
                 f"transport, got {schedule.world}"
             )
         self._channels.admit(schedule)
-        phases = {
-            name: Phase(name, [self._step(op) for op in schedule.ops(name, self._rank)])
-            for name in schedule.phases
-        }
+        phases = {}
+        for name in schedule.phases:
+            ops = schedule.ops(name, self._rank)
+            for op in ops:
+                self._check_readable(schedule, op)
+            phases[name] = Phase(name, [self._step(op) for op in ops])
         return Program(schedule.name, phases, host)
+
+    def _check_readable(self, schedule: Schedule, op: Op) -> None:
+        sources: tuple[Region, ...] = ()
+        if isinstance(op, Pull):
+            sources = (op.source,)
+        elif isinstance(op, Reduce):
+            sources = op.sources
+        for source in sources:
+            if not self._addressable(source.rank):
+                raise ValueError(
+                    f"schedule {schedule.name!r}: rank {self._rank} can't read {source}, which is "
+                    f"memory of another node: let rank {source.rank} put it, as the hierarchical "
+                    f"builders do"
+                )
 
     def _step(self, op: Op) -> Step:
         own = self._boards[self._rank]
@@ -55,6 +93,9 @@ class Compiler:
                 return CopyStep(
                     self._bytes(op.source), self._bytes(op.target), pull=isinstance(op, Pull)
                 )
+            case Fence():
+                self._bytes(op.source)  # it must exist
+                return FenceStep()
             case Signal():
                 return SignalStep(own, self._channels.word(op.channel), op.to, self._waiter)
             case Wait():
@@ -70,7 +111,8 @@ class Compiler:
             sources = [self._bytes(source).view(op.dtype) for source in op.sources]
             target = self._bytes(op.target).view(op.stored)
             reduction = Reduction(sources, target, op.accumulator, op.scale, self._scratch)
-        return ReduceStep(reduction, sum(source.nbytes for source in op.sources))
+        nbytes = sum(source.nbytes for source in op.sources)
+        return ReduceStep(reduction, nbytes, partial=op.partial)
 
     def _bytes(self, region: Region) -> torch.Tensor:
         if region.arena not in self._arenas:

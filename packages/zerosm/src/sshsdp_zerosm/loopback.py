@@ -9,6 +9,7 @@ from sshsdp_zerosm.arena import ALIGNMENT, Arena, Memory, padded
 from sshsdp_zerosm.board import BARRIER, BOARD_BYTES, Board
 from sshsdp_zerosm.errors import DeadlockError, TransportError
 from sshsdp_zerosm.program import Phase, Program
+from sshsdp_zerosm.topology import Topology
 from sshsdp_zerosm.transport import Transport
 from sshsdp_zerosm.waiter import find_abort
 
@@ -19,19 +20,26 @@ class Loopback:
     Args:
         world: number of ranks.
         timeout: what ``Transport.timeout`` says; nothing here takes time.
+        topology: which ranks share a node; None means all. A Pull or a Reduce of memory on
+            another node is refused by ``Transport.compile``.
 
     Attributes:
         transports: one per rank. Their waits never block: what isn't there yet is a DeadlockError.
             `barrier` and `idle` count, but don't wait, since one thread has done all that precedes.
     """
 
-    def __init__(self, world: int, timeout: float = 300.0) -> None:
+    def __init__(
+        self, world: int, timeout: float = 300.0, *, topology: Topology | None = None
+    ) -> None:
         if world < 1:
             raise ValueError(f"expected world >= 1, got {world}")
+        topology = Topology.single(world) if topology is None else topology
+        if topology.world != world:
+            raise ValueError(f"expected a topology of {world} ranks, got {topology}")
         boards = [Board.local() for _ in range(world)]
         memories = _Memories()
         self.transports: list[Transport] = [
-            LoopbackTransport(rank, world, timeout, boards, memories) for rank in range(world)
+            LoopbackTransport(rank, topology, timeout, boards, memories) for rank in range(world)
         ]
 
     def run(
@@ -79,9 +87,15 @@ class LoopbackTransport(Transport):
     """One rank of a Loopback; alone in the world, an ordinary transport."""
 
     def __init__(
-        self, rank: int, world: int, timeout: float, boards: Sequence[Board], memories: "_Memories"
+        self,
+        rank: int,
+        topology: Topology,
+        timeout: float,
+        boards: Sequence[Board],
+        memories: "_Memories",
     ) -> None:
-        super().__init__(rank, world, timeout, boards, _LoopbackWaiter(rank, boards))
+        waiter = _LoopbackWaiter(rank, boards)
+        super().__init__(rank, topology.world, timeout, boards, waiter, topology)
         self.external_bytes = BOARD_BYTES
         self._memories = memories
 

@@ -1,4 +1,4 @@
-"""The vocabulary of schedules: six frozen operations."""
+"""The vocabulary of schedules: seven frozen operations."""
 
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -37,6 +37,20 @@ class Pull:
 
     def __str__(self) -> str:
         return f"pull {self.source} -> {self.target}"
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Wait until this rank's earlier Puts that read `source` have been sent.
+
+    Then `source` may be overwritten. It has not necessarily arrived: that is what the receiver's
+    Wait for a Signal after the Put says.
+    """
+
+    source: Region
+
+    def __str__(self) -> str:
+        return f"fence {self.source}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +109,7 @@ class Reduce:
         accumulator: float32 or float64, not narrower than `dtype`.
         scale: factor on the sum.
         target_dtype: of the target; None means `accumulator`.
+        partial: a sum that always overwrites its target, also in a run that accumulates.
     """
 
     sources: tuple[Region, ...]
@@ -103,6 +118,7 @@ class Reduce:
     accumulator: torch.dtype
     scale: float = 1.0
     target_dtype: torch.dtype | None = None
+    partial: bool = False
 
     def __post_init__(self) -> None:
         check_payload(self.dtype, self.accumulator)
@@ -125,8 +141,9 @@ class Reduce:
 
     def __str__(self) -> str:
         sources = " + ".join(map(str, self.sources))
+        kind = "partial" if self.partial else "reduce"
         return (
-            f"reduce {self.target} ({_name(self.stored)}) = {self.scale!r} * ({sources}) "
+            f"{kind} {self.target} ({_name(self.stored)}) = {self.scale!r} * ({sources}) "
             f"({_name(self.dtype)} summed in {_name(self.accumulator)})"
         )
 
@@ -139,7 +156,7 @@ class Reduce:
         return source == self.target and self.dtype == self.stored
 
 
-Op: TypeAlias = Put | Pull | Signal | Wait | WaitGeneration | Reduce
+Op: TypeAlias = Put | Pull | Fence | Signal | Wait | WaitGeneration | Reduce
 
 
 def check_payload(dtype: torch.dtype, accumulator: torch.dtype) -> None:

@@ -82,6 +82,11 @@ class Reduction:
             parts = tuple(source[piece] for source in sources)
             self._chunks.append(_Chunk(parts, target[piece], total[kept], cast[kept]))
 
+    def overwrite(self, accumulate: bool) -> None:
+        """Do it once, whatever the run says: a partial sum is never added to what was there."""
+        del accumulate
+        self.run(False)
+
     def run(self, accumulate: bool) -> None:
         """Do it once."""
         if accumulate:

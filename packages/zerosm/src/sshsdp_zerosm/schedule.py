@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from sshsdp_zerosm.ops import Op, Pull, Put, Reduce, Signal, Wait, WaitGeneration
+from sshsdp_zerosm.ops import Fence, Op, Pull, Put, Reduce, Signal, Wait, WaitGeneration
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,10 @@ def _fault(op: Op, rank: int, world: int) -> str:
             if op.source.rank != rank:
                 return f"expected a source of rank {rank}; let its owner put it, or pull"
             named = [op.target.rank]
+        case Fence():
+            if op.source.rank != rank:
+                return f"expected a source of rank {rank}; its owner put it"
+            named = []
         case Pull():
             if op.target.rank != rank:
                 return f"expected a target of rank {rank}; let its owner pull it, or put"

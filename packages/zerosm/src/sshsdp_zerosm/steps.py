@@ -56,14 +56,25 @@ class CopyStep(Step):
             counters.put_bytes += self._source.nbytes
 
 
+class FenceStep(Step):
+    """Fence where a Put is complete when it returns."""
+
+    __slots__ = ()
+
+    def run(self, accumulate: bool) -> None:
+        """Nothing is under way."""
+        del accumulate
+
+
 class ReduceStep(Step):
     """Reduce."""
 
     __slots__ = ("_nbytes", "run")
 
-    def __init__(self, reduction: Reduction, nbytes: int) -> None:
+    def __init__(self, reduction: Reduction, nbytes: int, *, partial: bool = False) -> None:
         self._nbytes = nbytes
-        self.run = reduction.run  # type: ignore[method-assign]  # saves a call per execution
+        run = reduction.overwrite if partial else reduction.run
+        self.run = run  # type: ignore[method-assign]  # saves a call per execution
 
     def tally(self, counters: Counters) -> None:
         """Add the source bytes."""

@@ -15,6 +15,7 @@ from sshsdp_zerosm.errors import AbortedError, TransportError
 from sshsdp_zerosm.mailbox import Exchange, Kind, Mailbox
 from sshsdp_zerosm.program import Program
 from sshsdp_zerosm.schedule import Schedule
+from sshsdp_zerosm.topology import Topology
 from sshsdp_zerosm.waiter import Waiter
 
 
@@ -28,6 +29,7 @@ class Transport(ABC):
     Attributes:
         rank: this rank.
         world: number of ranks.
+        topology: which ranks share a node.
         timeout: seconds that a wait may take.
         external_bytes: memory of arenas and control pages that this rank created, whole pages.
         counters: what this rank has moved.
@@ -37,10 +39,17 @@ class Transport(ABC):
     store: Any = None
 
     def __init__(
-        self, rank: int, world: int, timeout: float, boards: Sequence[Board], waiter: Waiter
+        self,
+        rank: int,
+        world: int,
+        timeout: float,
+        boards: Sequence[Board],
+        waiter: Waiter,
+        topology: Topology | None = None,
     ) -> None:
         self.rank = rank
         self.world = world
+        self.topology = Topology.single(world) if topology is None else topology
         self.timeout = timeout
         self.counters = Counters()
         self.external_bytes = 0
@@ -50,7 +59,7 @@ class Transport(ABC):
         self._waiter = waiter
         self._mailbox = Mailbox(rank, boards, waiter)
         self._arenas: dict[str, Arena] = {}
-        self._compiler = Compiler(rank, self._arenas, boards, waiter)
+        self._compiler = Compiler(rank, self._arenas, boards, waiter, self.addressable)
         self._programs: weakref.WeakSet[Program] = weakref.WeakSet()
         self._sealed = False
         self._closed = False
@@ -84,6 +93,10 @@ class Transport(ABC):
         if not self._sealed:
             self._seal()
             self._sealed = True
+
+    def addressable(self, rank: int) -> bool:
+        """Whether this rank reads `rank`'s memory directly (Pull, Reduce)."""
+        return self.topology.node_of(rank) == self.topology.node_of(self.rank)
 
     def compile(self, schedule: Schedule) -> Program:
         """Resolve a schedule's addresses; all ranks compile the same schedules in the same order.
