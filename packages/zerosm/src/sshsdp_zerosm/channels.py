@@ -56,18 +56,20 @@ class Channels:
     def admit(self, schedule: Schedule) -> None:
         """Give places to a schedule's channels.
 
+        Of phases that are expanded per rank only the own rank's part is looked at: what peers do
+        is for ``verify``.
+
         Raises:
             ValueError: a channel whose counter would serve two groups of ranks at once, or a wait
                 for a count that nobody sends to this rank.
         """
         targets = dict(self._targets)
         waits: list[tuple[int, Wait]] = []
-        names: dict[str, None] = {}
-        for ranks in schedule.phases.values():
-            for rank, ops in enumerate(ranks):
-                for op in ops:
+        for phase, ranks in schedule.phases.items():
+            lazy = callable(ranks)
+            for rank in (self._rank,) if lazy else range(schedule.world):
+                for op in schedule.ops(phase, rank):
                     if isinstance(op, Signal):
-                        names[op.channel] = None
                         known = targets.setdefault((op.channel, rank), tuple(sorted(op.to)))
                         if known != tuple(sorted(op.to)):
                             raise ValueError(
@@ -75,8 +77,7 @@ class Channels:
                                 f" already signals ranks {known}, got {op.to}: use another name "
                                 f"(slot) per group of ranks"
                             )
-                    elif isinstance(op, Wait):
-                        names[op.channel] = None
+                    elif isinstance(op, Wait) and not lazy:
                         waits.append((rank, op))
         for rank, wait in waits:
             if rank not in targets.get((wait.channel, wait.source), ()):
@@ -85,7 +86,7 @@ class Channels:
                     f"of rank {wait.source}, which never signals it there"
                 )
         self._targets = targets
-        for name in names:
+        for name in schedule.channels:
             self._place(name)
 
     def word(self, channel: str) -> int:

@@ -1,16 +1,24 @@
 """A communication algorithm as data: for every phase, what each rank does in order."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import TypeAlias
 
 from sshsdp_zerosm.ops import Fence, Op, Pull, Put, Reduce, Signal, Wait, WaitGeneration
+
+RankOps: TypeAlias = Sequence[Sequence[Op]] | Callable[[int], Sequence[Op]]
+"""Operations per rank: all of them in rank order, or a function of the rank."""
 
 
 @dataclass(frozen=True)
 class Schedule:
     """Per phase, the operations of every rank.
+
+    A phase is either a sequence with every rank's operations, checked at once, or a function of the
+    rank, which is called, and its result checked, whenever `ops` asks: one rank's part of a world
+    of any size costs that part only.
 
     A *channel* is a name. Every rank owns one cumulative 64-bit counter per channel; only the
     owner raises it, and it is never reset, so a stale signal can't be mistaken for a new one.
@@ -18,32 +26,41 @@ class Schedule:
     Attributes:
         name: for errors and descriptions.
         world: number of ranks.
-        phases: phase -> one tuple of operations per rank, in rank order.
+        phases: phase -> operations per rank.
+        channels: all that any rank signals or waits for, the same on every rank. Those of phases
+            given as sequences are found; those of phases given as functions must be stated, and
+            may be more than are used.
+        least_between: rank -> its share of the bytes that no algorithm can avoid to move between
+            nodes in one run of all phases; the shares of all ranks add up. None if not known.
 
     Raises:
-        ValueError: an operation that its rank may not do, or that names a rank outside the world.
+        ValueError: an operation that its rank may not do, that names a rank outside the world, or
+            a channel that is not stated.
     """
 
     name: str
     world: int
-    phases: Mapping[str, tuple[tuple[Op, ...], ...]]
+    phases: Mapping[str, RankOps]
+    channels: tuple[str, ...] = ()
+    least_between: Callable[[int], int] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "phases", MappingProxyType(dict(self.phases)))
         if self.world < 1:
             raise ValueError(f"schedule {self.name!r}: expected world >= 1, got {self.world}")
+        channels = dict.fromkeys(self.channels)
         for phase, ranks in self.phases.items():
+            if callable(ranks):
+                continue
             if len(ranks) != self.world:
                 raise ValueError(
                     f"schedule {self.name!r}, phase {phase!r}: expected operations for "
                     f"{self.world} ranks, got {len(ranks)}"
                 )
             for rank, ops in enumerate(ranks):
-                for op in ops:
-                    if fault := _fault(op, rank, self.world):
-                        raise ValueError(
-                            f"schedule {self.name!r}, phase {phase!r}, rank {rank}, {op}: {fault}"
-                        )
+                self._check(phase, rank, ops)
+                channels.update(dict.fromkeys(_channels(ops)))
+        object.__setattr__(self, "channels", tuple(channels))
 
     def ops(self, phase: str, rank: int) -> tuple[Op, ...]:
         """What `rank` does in `phase`; ValueError names the phases there are."""
@@ -52,7 +69,23 @@ class Schedule:
                 f"schedule {self.name!r}: expected one of the phases {', '.join(self.phases)}, "
                 f"got {phase!r}"
             )
-        return self.phases[phase][rank]
+        if not 0 <= rank < self.world:
+            raise ValueError(
+                f"schedule {self.name!r}: expected a rank below {self.world}, got {rank}"
+            )
+        ranks = self.phases[phase]
+        if not callable(ranks):
+            return tuple(ranks[rank])
+        ops = tuple(ranks(rank))
+        self._check(phase, rank, ops)
+        known = set(self.channels)
+        for channel in _channels(ops):
+            if channel not in known:
+                raise ValueError(
+                    f"schedule {self.name!r}, phase {phase!r}, rank {rank}: expected one of the "
+                    f"stated channels {', '.join(self.channels) or '(none)'}, got {channel!r}"
+                )
+        return ops
 
     def describe(self, rank: int) -> str:
         """One line per operation of `rank`."""
@@ -62,10 +95,28 @@ class Schedule:
             lines += [f"    {op}" for op in self.ops(phase, rank)]
         return "\n".join(lines)
 
-    def signature(self) -> str:
-        """SHA-256 in hex of all ranks' operations; equal on all ranks that run the same."""
-        text = "\n".join(self.describe(rank) for rank in range(self.world))
-        return hashlib.sha256(text.encode()).hexdigest()
+    def signature(self, ranks: Iterable[int] | None = None) -> str:
+        """SHA-256 in hex of the operations of `ranks`; equal wherever the same ones are asked for.
+
+        Args:
+            ranks: None means all, which expands every rank. A plan of a large world names some,
+                the same on every rank.
+        """
+        digest = hashlib.sha256(" ".join(self.channels).encode())
+        for rank in range(self.world) if ranks is None else ranks:
+            digest.update(f"{self.describe(rank)}\n".encode())
+        return digest.hexdigest()
+
+    def _check(self, phase: str, rank: int, ops: Sequence[Op]) -> None:
+        for op in ops:
+            if fault := _fault(op, rank, self.world):
+                raise ValueError(
+                    f"schedule {self.name!r}, phase {phase!r}, rank {rank}, {op}: {fault}"
+                )
+
+
+def _channels(ops: Sequence[Op]) -> Iterator[str]:
+    return (op.channel for op in ops if isinstance(op, Signal | Wait))
 
 
 def _fault(op: Op, rank: int, world: int) -> str:

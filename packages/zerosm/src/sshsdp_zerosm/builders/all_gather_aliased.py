@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from sshsdp_zerosm.builders.group import Group
-from sshsdp_zerosm.ops import WaitGeneration
+from sshsdp_zerosm.ops import Op, WaitGeneration
 from sshsdp_zerosm.schedule import Schedule
 
 
@@ -19,12 +19,8 @@ def all_gather_aliased(name: str, *, group: Sequence[int], world: int) -> Schedu
         world: number of ranks.
     """
     members = Group(tuple(group), world)
-    return Schedule(
-        name,
-        world,
-        {
-            "gather": members.per_rank(
-                lambda _, rank: [WaitGeneration(peer) for peer in members.others(rank)]
-            )
-        },
-    )
+
+    def gather(_: int, rank: int) -> list[Op]:
+        return [WaitGeneration(peer) for peer in members.others(rank)]
+
+    return members.schedule(name, {"gather": gather})

@@ -2,17 +2,16 @@
 
 from collections.abc import Sequence
 
-from sshsdp_zerosm.builders.group import Group, gather_parts
+from sshsdp_zerosm.builders.group import Group, Regions, check_gather, gather_parts
 from sshsdp_zerosm.ops import Op, Pull, WaitGeneration
-from sshsdp_zerosm.region import Region
 from sshsdp_zerosm.schedule import Schedule
 
 
 def all_gather_pull(
     name: str,
     *,
-    shards: Sequence[Region],
-    outputs: Sequence[Region],
+    shards: Regions,
+    outputs: Regions,
     group: Sequence[int],
     world: int,
 ) -> Schedule:
@@ -23,7 +22,8 @@ def all_gather_pull(
 
     Args:
         name: of the schedule.
-        shards: ``shards[i]`` is memory of ``group[i]``; lengths may differ, 0 is legal.
+        shards: ``shards[i]`` is memory of ``group[i]``, or a function of the rank; lengths may
+            differ, 0 is legal.
         outputs: ``outputs[i]`` is memory of ``group[i]``, as long as all shards together. A
             member whose shard already is its part of its output doesn't copy it.
         group: ranks that take part.
@@ -33,12 +33,14 @@ def all_gather_pull(
         ValueError: regions that don't fit together.
     """
     members = Group(tuple(group), world)
-    members.check_owned("shards", shards)
-    members.check_owned("outputs", outputs)
-    shard_of = dict(zip(members.ranks, shards, strict=True))
+    owned, filled = members.owned("shards", shards), members.owned("outputs", outputs)
+    check_gather(owned, filled)
 
     def gather(index: int, rank: int) -> list[Op]:
-        parts = dict(zip(members.ranks, gather_parts(shards, outputs[index]), strict=True))
+        all_shards = owned.all()
+        lengths = [shard.nbytes for shard in all_shards]
+        shard_of = dict(zip(members.ranks, all_shards, strict=True))
+        parts = dict(zip(members.ranks, gather_parts(lengths, filled[index]), strict=True))
         others = members.others(rank)
         waits: list[Op] = [WaitGeneration(peer) for peer in others]
         pulls = [
@@ -48,4 +50,4 @@ def all_gather_pull(
         ]
         return waits + pulls
 
-    return Schedule(name, world, {"gather": members.per_rank(gather)})
+    return members.schedule(name, {"gather": gather})

@@ -2,17 +2,16 @@
 
 from collections.abc import Sequence
 
-from sshsdp_zerosm.builders.group import Group, gather_parts
+from sshsdp_zerosm.builders.group import Group, Regions, check_gather
 from sshsdp_zerosm.ops import Op, Put, Signal, Wait
-from sshsdp_zerosm.region import Region
 from sshsdp_zerosm.schedule import Schedule
 
 
 def all_gather_push(
     name: str,
     *,
-    shards: Sequence[Region],
-    outputs: Sequence[Region],
+    shards: Regions,
+    outputs: Regions,
     group: Sequence[int],
     world: int,
 ) -> Schedule:
@@ -26,7 +25,8 @@ def all_gather_push(
 
     Args:
         name: of the schedule; its channels are called after it.
-        shards: ``shards[i]`` is memory of ``group[i]``; lengths may differ, 0 is legal.
+        shards: ``shards[i]`` is memory of ``group[i]``, or a function of the rank; lengths may
+            differ, 0 is legal.
         outputs: ``outputs[i]`` is memory of ``group[i]``, as long as all shards together.
         group: ranks that take part.
         world: number of ranks.
@@ -35,24 +35,21 @@ def all_gather_push(
         ValueError: regions that don't fit together.
     """
     members = Group(tuple(group), world)
-    members.check_owned("shards", shards)
-    members.check_owned("outputs", outputs)
-    parts = {
-        rank: gather_parts(shards, output)
-        for rank, output in zip(members.ranks, outputs, strict=True)
-    }
+    owned, outs = members.owned("shards", shards), members.owned("outputs", outputs)
+    check_gather(owned, outs)
     filled, consumed = f"{name}.filled", f"{name}.consumed"
 
     def acquire(_: int, rank: int) -> list[Op]:
         return [Wait(peer, consumed, credit=1) for peer in members.others(rank)]
 
     def gather(index: int, rank: int) -> list[Op]:
-        shard = shards[index]
+        shard = owned[index]
+        lengths = [region.nbytes for region in owned.all()]
+        start = sum(lengths[:index])
         others = members.others(rank)
+        targets = [outs[members.index[peer]].part(start, shard.nbytes) for peer in (*others, rank)]
         puts: list[Op] = [
-            Put(shard, parts[peer][index])
-            for peer in (*others, rank)
-            if shard.nbytes and shard != parts[peer][index]
+            Put(shard, target) for target in targets if shard.nbytes and shard != target
         ]
         waits = [Wait(peer, filled) for peer in others]
         return [*puts, Signal(filled, others), *waits]
@@ -60,12 +57,5 @@ def all_gather_push(
     def release(_: int, rank: int) -> list[Op]:
         return [Signal(consumed, members.others(rank))]
 
-    return Schedule(
-        name,
-        world,
-        {
-            "acquire": members.per_rank(acquire),
-            "gather": members.per_rank(gather),
-            "release": members.per_rank(release),
-        },
-    )
+    phases = {"acquire": acquire, "gather": gather, "release": release}
+    return members.schedule(name, phases, (consumed, filled))

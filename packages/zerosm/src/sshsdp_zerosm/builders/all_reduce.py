@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import torch
 
-from sshsdp_zerosm.builders.group import Group
+from sshsdp_zerosm.builders.group import Group, Regions
 from sshsdp_zerosm.ops import Op, Pull, Reduce, Signal, Wait, check_payload
 from sshsdp_zerosm.region import Region
 from sshsdp_zerosm.schedule import Schedule
@@ -14,7 +14,7 @@ from sshsdp_zerosm.schedule import Schedule
 def all_reduce(
     name: str,
     *,
-    buffers: Sequence[Region],
+    buffers: Regions,
     dtype: torch.dtype,
     accumulator: torch.dtype,
     group: Sequence[int],
@@ -30,7 +30,8 @@ def all_reduce(
 
     Args:
         name: of the schedule; its channels are called after it.
-        buffers: ``buffers[i]`` is memory of ``group[i]``, equally long, in elements of `dtype`.
+        buffers: ``buffers[i]`` is memory of ``group[i]``, in elements of `dtype`; or a
+            function of the rank. All are equally long.
         dtype: float32, float64 or bfloat16.
         accumulator: float32 or float64.
         group: ranks that take part.
@@ -43,12 +44,11 @@ def all_reduce(
         ValueError: regions that don't fit together, or a dtype that can't be reduced.
     """
     members = Group(tuple(group), world)
-    members.check_owned("buffers", buffers)
+    owned = members.owned("buffers", buffers)
     check_payload(dtype, accumulator)
-    if len({buffer.numel(dtype) for buffer in buffers}) != 1:
-        raise ValueError(f"expected equally long buffers, got {', '.join(map(str, buffers))}")
-    slices = _slices(buffers[0].numel(dtype), len(buffers), chunk_align)
-    index_of = {rank: index for index, rank in enumerate(members.ranks)}
+    slices = even_slices(owned[0].numel(dtype), len(members.ranks), chunk_align)
+    if not owned.lazy:
+        check_equal(owned.all(), dtype)
 
     def part(buffer: Region, index: int) -> Region:
         start, numel = slices[index]
@@ -56,6 +56,8 @@ def all_reduce(
 
     def reduce(index: int, rank: int) -> list[Op]:
         others = members.others(rank)
+        buffers = owned.all()
+        check_equal(buffers, dtype)
         ops = _meet(f"{name}.ready", others)
         if slices[index][1]:
             sources = tuple(part(buffer, index) for buffer in buffers)
@@ -64,19 +66,26 @@ def all_reduce(
         ops += _meet(f"{name}.reduced", others)
         ops += [
             Pull(part(buffers[at], at), part(buffers[index], at))
-            for at in (index_of[peer] for peer in others)
+            for at in (members.index[peer] for peer in others)
             if slices[at][1]
         ]
         return ops + _meet(f"{name}.done", others)
 
-    return Schedule(name, world, {"reduce": members.per_rank(reduce)})
+    channels = [f"{name}.{step}" for step in ("ready", "reduced", "done")]
+    return members.schedule(name, {"reduce": reduce}, channels)
+
+
+def check_equal(buffers: Sequence[Region], dtype: torch.dtype) -> None:
+    """ValueError unless all have as many elements of `dtype`."""
+    if len({buffer.numel(dtype) for buffer in buffers}) != 1:
+        raise ValueError(f"expected equally long buffers, got {', '.join(map(str, buffers))}")
 
 
 def _meet(channel: str, others: tuple[int, ...]) -> list[Op]:
     return [Signal(channel, others), *(Wait(peer, channel) for peer in others)]
 
 
-def _slices(numel: int, count: int, align: int) -> list[tuple[int, int]]:
+def even_slices(numel: int, count: int, align: int) -> list[tuple[int, int]]:
     """(start, length) in elements of `count` slices that together are `numel` long."""
     if align < 1:
         raise ValueError(f"expected chunk_align >= 1, got {align}")

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from sshsdp_zerosm.builders.group import Group
+from sshsdp_zerosm.builders.group import Group, Regions
 from sshsdp_zerosm.ops import Op, Reduce, Signal, Wait, check_payload
 from sshsdp_zerosm.region import Region
 from sshsdp_zerosm.schedule import Schedule
@@ -13,8 +13,8 @@ from sshsdp_zerosm.schedule import Schedule
 def reduce_scatter(
     name: str,
     *,
-    inputs: Sequence[Region],
-    accumulators: Sequence[Region],
+    inputs: Regions,
+    accumulators: Regions,
     dtype: torch.dtype,
     accumulator: torch.dtype,
     group: Sequence[int],
@@ -34,7 +34,8 @@ def reduce_scatter(
 
     Args:
         name: of the schedule.
-        inputs: ``inputs[i]`` is the whole local input of ``group[i]``, in elements of `dtype`.
+        inputs: ``inputs[i]`` is the whole local input of ``group[i]``, in elements of `dtype`; or a
+            function of the rank.
         accumulators: ``accumulators[i]`` is the chunk of ``group[i]`` in elements of
             `accumulator`. Chunks follow each other in group order and together are as long as an
             input; they may differ in length and be empty.
@@ -50,16 +51,10 @@ def reduce_scatter(
         ValueError: regions that don't fit together, or a dtype that can't be reduced.
     """
     members = Group(tuple(group), world)
-    members.check_owned("inputs", inputs)
-    members.check_owned("accumulators", accumulators)
+    whole, sums = members.owned("inputs", inputs), members.owned("accumulators", accumulators)
     check_payload(dtype, accumulator)
-    counts = [region.numel(accumulator) for region in accumulators]
-    for region in inputs:
-        if region.numel(dtype) != sum(counts):
-            raise ValueError(
-                f"expected inputs of {sum(counts)} elements, as many as all accumulators have, "
-                f"got {region} ({dtype})"
-            )
+    if not (whole.lazy or sums.lazy):
+        scatter_counts(whole.all(), sums.all(), dtype, accumulator)
     ready, done = f"{slot}.ready", f"{slot}.done"
 
     def acquire(_: int, rank: int) -> list[Op]:
@@ -70,20 +65,31 @@ def reduce_scatter(
 
     def reduce(index: int, rank: int) -> list[Op]:
         others = members.others(rank)
+        counts = scatter_counts(whole.all(), sums.all(), dtype, accumulator)
         start = sum(counts[:index]) * dtype.itemsize
         nbytes = counts[index] * dtype.itemsize
         ops: list[Op] = [Wait(peer, ready) for peer in others]
         if nbytes:
-            chunks = tuple(region.part(start, nbytes) for region in inputs)
-            ops.append(Reduce(chunks, accumulators[index], dtype, accumulator, scale))
+            chunks = tuple(region.part(start, nbytes) for region in whole.all())
+            ops.append(Reduce(chunks, sums[index], dtype, accumulator, scale))
         return [*ops, Signal(done, others)]
 
-    return Schedule(
-        name,
-        world,
-        {
-            "acquire": members.per_rank(acquire),
-            "ready": members.per_rank(announce),
-            "reduce": members.per_rank(reduce),
-        },
-    )
+    phases = {"acquire": acquire, "ready": announce, "reduce": reduce}
+    return members.schedule(name, phases, (done, ready))
+
+
+def scatter_counts(
+    inputs: Sequence[Region],
+    accumulators: Sequence[Region],
+    dtype: torch.dtype,
+    accumulator: torch.dtype,
+) -> list[int]:
+    """Elements per chunk; ValueError unless they add up to every input."""
+    counts = [region.numel(accumulator) for region in accumulators]
+    for region in inputs:
+        if region.numel(dtype) != sum(counts):
+            raise ValueError(
+                f"expected inputs of {sum(counts)} elements, as many as all accumulators have, "
+                f"got {region} ({dtype})"
+            )
+    return counts
