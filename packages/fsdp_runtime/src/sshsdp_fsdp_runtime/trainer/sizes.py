@@ -16,6 +16,11 @@ _SIZES = MappingProxyType(
 )
 
 
+def size_names() -> tuple[str, ...]:
+    """The known names, smallest first."""
+    return tuple(_SIZES)
+
+
 def named_shape(name: str, *, vocab: int, context: int) -> DecoderShape:
     """The shape called `name`.
 
