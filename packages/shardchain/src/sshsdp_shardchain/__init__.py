@@ -2,18 +2,34 @@
 
 from .chain import ShardChain
 from .degrees import Degrees
+from .exchange import ChainHolders, Exchange, Holders, Holding, Part, exchange, held, parts
 from .fragment import Fragment
 from .layout import Layout
 from .level import Level
+from .owners import Owners, Task
 from .placement import Placement
 from .ranges import Range
+from .unit import Box, Strip, Units
 
 __all__ = [
+    "Box",
+    "ChainHolders",
     "Degrees",
+    "Exchange",
     "Fragment",
+    "Holders",
+    "Holding",
     "Layout",
     "Level",
+    "Owners",
+    "Part",
     "Placement",
     "Range",
     "ShardChain",
+    "Strip",
+    "Task",
+    "Units",
+    "exchange",
+    "held",
+    "parts",
 ]
