@@ -24,6 +24,11 @@ def test_fragments_of_10k_members(benchmark: BenchmarkFixture, layout: Layout) -
     assert len(fragments) == 10_000
 
 
+def test_held_fragments_of_10k_members(benchmark: BenchmarkFixture, layout: Layout) -> None:
+    held = benchmark(lambda: list(layout.overlapping(Level.ZERO1, 77_777)))
+    assert 0 < len(held) < 100
+
+
 def test_one_fragment_of_10k_members(benchmark: BenchmarkFixture, layout: Layout) -> None:
     fragment = benchmark(layout.fragment, "layers.5000.weight", Level.ZERO1, 77_777)
     assert fragment.name == "layers.5000.weight"

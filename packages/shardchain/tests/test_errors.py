@@ -42,6 +42,8 @@ CASES = {
     "8 ranks hold the buffer 2 times at this level": lambda: CHAIN.owners(Level.ZERO1, 2),
     "expected the coarser of two levels above the finer, got zero1 above zero3; "
     "swap them": lambda: CHAIN.members(Level.ZERO1, Level.ZERO3, 0),
+    "expected chunks of zero1 within 0 and 4, got start=3, stop=5; "
+    "ask for those that exist": lambda: CHAIN.cuts(Level.ZERO1, start=3, stop=5),
     "expected an alignment of 1 or more elements, got align=0; "
     "use 1 where members may start anywhere": lambda: Layout.pack([], Degrees(1, 1, 1), 1, align=0),
     "expected 0 or more elements, got -1 for member 'w'; pass its numel": lambda: Layout.pack(

@@ -1,9 +1,11 @@
 """Fragments are intersections, and each of their offsets addresses the same elements."""
 
+import tracemalloc
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sshsdp_shardchain import Degrees, Layout, Level
+from sshsdp_shardchain import Degrees, Fragment, Layout, Level, Placement, ShardChain
 
 
 @st.composite
@@ -79,3 +81,42 @@ def test_fragment_by_name_equals_the_one_in_order(layout):
         for fragment in layout.fragments(level, rank):
             assert layout.fragment(fragment.name, level, rank) == fragment
             assert (fragment.level, fragment.rank) == (level, rank)
+
+
+@st.composite
+def layouts_with_gaps(draw):
+    packed = draw(layouts())
+    gaps = [draw(st.integers(0, 5)) for _ in packed.placements]
+    moved = tuple(
+        Placement(member.name, member.offset + sum(gaps[: index + 1]), member.numel)
+        for index, member in enumerate(packed.placements)
+    )
+    degrees, world = packed.chain.degrees, packed.chain.world
+    end = moved[-1].stop if moved else 0
+    return Layout(moved, ShardChain(-(-end // degrees.zero1) * degrees.zero1, degrees, world))
+
+
+@given(layout=layouts_with_gaps())
+def test_overlapping_yields_the_fragments_that_are_not_empty(layout):
+    for level, rank in ranks_and_levels(layout):
+        held = [fragment for fragment in layout.fragments(level, rank) if not fragment.empty]
+        assert list(layout.overlapping(level, rank)) == held
+
+
+def test_overlapping_passes_empty_members_that_share_an_offset():
+    members = [("a", 0), ("b", 4), ("c", 0), ("d", 0), ("e", 4), ("f", 0)]
+    layout = Layout.pack(members, Degrees.for_zero1(2), 2)
+    assert list(layout.overlapping(Level.ZERO1, 1)) == [
+        Fragment("e", Level.ZERO1, 1, start=0, stop=4, list_offset=4, local_offset=0)
+    ]
+
+
+def test_overlapping_touches_only_what_a_rank_holds():
+    members = [(f"m{index}", 1_000_000) for index in range(50_000)]
+    layout = Layout.pack(members, Degrees.for_zero1(131_072), 131_072)
+    tracemalloc.start()
+    held = list(layout.overlapping(Level.ZERO1, 77_777))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(held) in (1, 2)
+    assert peak < 10_000

@@ -78,12 +78,3 @@ def test_placements_may_leave_gaps_when_given_directly():
     layout = Layout((Placement("a", 2, 3),), ShardChain(8, Degrees(1, 1, 2), 2))
     assert layout.padding == 5
     assert layout.fragment("a", Level.ZERO1, 1).local_offset == 0
-
-
-def test_description_of_many_ranks_is_short():
-    text = Layout.pack([("a", 1000)], Degrees(8, 8, 512), 131072).describe()
-    assert (
-        "  zero1: 512 chunks of 2, 256 replicas, owners 0 8 16 24 32 40 48 56 ... (512 ranks)"
-        in text
-    )
-    assert "  a  0..1000  zero1 on 0 8 16 24 32 40 48 56 ... (500 ranks)" in text

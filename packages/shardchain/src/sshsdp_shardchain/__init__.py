@@ -1,6 +1,7 @@
 """Which rank holds which elements: nested ZeRO shards of flattened tensor lists, as integers."""
 
 from .chain import ShardChain
+from .cut import Cut
 from .degrees import Degrees
 from .exchange import ChainHolders, Exchange, Holders, Holding, Part, exchange, held, parts
 from .fragment import Fragment
@@ -8,12 +9,14 @@ from .layout import Layout
 from .level import Level
 from .owners import Owners, Task
 from .placement import Placement
+from .placements import Placements
 from .ranges import Range
 from .unit import Box, Strip, Units
 
 __all__ = [
     "Box",
     "ChainHolders",
+    "Cut",
     "Degrees",
     "Exchange",
     "Fragment",
@@ -24,6 +27,7 @@ __all__ = [
     "Owners",
     "Part",
     "Placement",
+    "Placements",
     "Range",
     "ShardChain",
     "Strip",

@@ -1,7 +1,9 @@
 """The shard chain of one flattened buffer."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from .cut import Cut
 from .degrees import Degrees
 from .level import Level
 from .ranges import Range
@@ -109,6 +111,40 @@ class ShardChain:
         Raises:
             ValueError: there is no such replica.
         """
+        return self.members(Level.FULL, level, self._first_owner(level, replica))
+
+    def cuts(
+        self, level: Level, replica: int = 0, *, start: int = 0, stop: int | None = None
+    ) -> Iterator[Cut]:
+        """The chunks of a level with their owners, in buffer order, one at a time.
+
+        Nothing is made for the chunks that aren't asked for, so a picture of 131,072 of them can
+        take the first and the last few.
+
+        Args:
+            level: where the buffer is cut.
+            replica: which of the sets of ranks that each hold the whole buffer.
+            start: index of the first chunk wanted.
+            stop: one past the index of the last chunk wanted; all that follow by default.
+
+        Raises:
+            ValueError: there is no such replica, or there are no such chunks.
+        """
+        count = self.degrees.chunks(level)
+        last = count if stop is None else stop
+        if not 0 <= start <= last <= count:
+            raise ValueError(
+                f"expected chunks of {level} within 0 and {count}, got start={start}, stop={last}; "
+                "ask for those that exist"
+            )
+        first, size = self._first_owner(level, replica), self.numel // count
+        steps = tuple(reversed(self.degrees.steps(level)))
+        return (
+            Cut(index, Range(index * size, (index + 1) * size), first + _owner(index, steps))
+            for index in range(start, last)
+        )
+
+    def _first_owner(self, level: Level, replica: int) -> int:
         chunks = self.degrees.chunks(level)
         count = self.world // chunks
         if not 0 <= replica < count:
@@ -116,7 +152,7 @@ class ShardChain:
                 f"expected a replica of {level} from 0 to {count - 1}, got {replica}; "
                 f"{self.world} ranks hold the buffer {count} times at this level"
             )
-        return self.members(Level.FULL, level, replica * chunks)
+        return replica * chunks
 
     def _check_rank(self, rank: int) -> None:
         if not 0 <= rank < self.world:
@@ -124,3 +160,12 @@ class ShardChain:
                 f"expected a rank from 0 to {self.world - 1}, got {rank}; "
                 "use the rank within the group that the chain is cut over"
             )
+
+
+def _owner(index: int, steps: tuple[tuple[int, int], ...]) -> int:
+    """The rank of the first replica set that holds a chunk; the finest step comes first."""
+    rank = 0
+    for stride, parts in steps:
+        index, part = divmod(index, parts)
+        rank += part * stride
+    return rank
