@@ -1,6 +1,8 @@
 """Staged, sharded optimizers: a rule declares what it touches, the package distributes it."""
 
 from sshsdp_updates.adamw import AdamW
+from sshsdp_updates.exchange import FragmentExchange, LocalExchange, Message
+from sshsdp_updates.in_process import InProcessExchange, InProcessWorld
 from sshsdp_updates.operand import (
     Access,
     Operand,
@@ -9,6 +11,7 @@ from sshsdp_updates.operand import (
     UndeclaredOperandError,
 )
 from sshsdp_updates.optimizer import ShardedOptimizer
+from sshsdp_updates.process_group import ProcessGroupExchange
 from sshsdp_updates.protocols import LocalReducer, LocalSteps, Reducer, StepProtocol
 from sshsdp_updates.rule import StateField, UpdateRule
 from sshsdp_updates.sgd import SGD
@@ -22,11 +25,17 @@ __all__ = [
     "SGD",
     "Access",
     "AdamW",
+    "FragmentExchange",
+    "InProcessExchange",
+    "InProcessWorld",
+    "LocalExchange",
     "LocalReducer",
     "LocalSteps",
+    "Message",
     "Operand",
     "OperandAccessError",
     "Operands",
+    "ProcessGroupExchange",
     "Reducer",
     "Scalars",
     "ShardedOptimizer",
