@@ -10,7 +10,15 @@ from sshsdp_zerosm.builders import (
     all_gather_pull,
     all_gather_push,
     all_reduce,
+    all_reduce_workspace,
+    by_rank,
+    exchange,
+    hierarchical_all_gather,
+    hierarchical_all_reduce,
+    hierarchical_reduce_scatter,
+    merge,
     reduce_scatter,
+    reduce_scatter_workspace,
 )
 from sshsdp_zerosm.connect import connect
 from sshsdp_zerosm.counters import Counters
@@ -59,6 +67,14 @@ __all__ = [
     "all_gather_pull",
     "all_gather_push",
     "all_reduce",
+    "all_reduce_workspace",
+    "by_rank",
     "connect",
+    "exchange",
+    "hierarchical_all_gather",
+    "hierarchical_all_reduce",
+    "hierarchical_reduce_scatter",
+    "merge",
     "reduce_scatter",
+    "reduce_scatter_workspace",
 ]

@@ -1,10 +1,10 @@
 """All-reduce in place: every member sums one slice and fetches the others'."""
 
-import itertools
 from collections.abc import Sequence
 
 import torch
 
+from sshsdp_zerosm.builders.cuts import even_slices
 from sshsdp_zerosm.builders.group import Group, Regions
 from sshsdp_zerosm.ops import Op, Pull, Reduce, Signal, Wait, check_payload
 from sshsdp_zerosm.region import Region
@@ -83,12 +83,3 @@ def check_equal(buffers: Sequence[Region], dtype: torch.dtype) -> None:
 
 def _meet(channel: str, others: tuple[int, ...]) -> list[Op]:
     return [Signal(channel, others), *(Wait(peer, channel) for peer in others)]
-
-
-def even_slices(numel: int, count: int, align: int) -> list[tuple[int, int]]:
-    """(start, length) in elements of `count` slices that together are `numel` long."""
-    if align < 1:
-        raise ValueError(f"expected chunk_align >= 1, got {align}")
-    step = -(-numel // (count * align)) * align
-    starts = [min(step * index, numel) for index in range(count + 1)]
-    return [(start, stop - start) for start, stop in itertools.pairwise(starts)]
