@@ -2,9 +2,15 @@
 
 Every layout of one matrix of scales is a pair of functions: ``X_offset`` says in which cell of the
 flat storage the scale of a row and a block lies, ``X_position`` says whose scale a cell holds. They
-use only ``+ - * // %`` on non-negative values, so the same source works on Python integers, on
-integer tensors (an offset broadcasts a column of rows against a row of blocks), and, wrapped by
-``triton.jit``, in kernels. Kernels pass 64-bit values where storage may exceed 2^31 cells.
+use only ``+ * // %`` on non-negative values and call nothing, so the same source works on Python
+integers and on integer tensors (an offset broadcasts a column of rows against a row of blocks). In
+a Triton kernel the same source runs, compiled or interpreted, given a scope that Triton accepts:
+
+    scope = {"tl": triton.language, "Index": triton.language.tensor}
+    code = formulas.packed_offset.__code__
+    packed_offset = triton.jit(types.FunctionType(code, scope, "packed_offset"))
+
+Kernels pass 64-bit rows or cells where storage may exceed 2^31 cells.
 
 A row is an index along M or N, a block one along K. Positions in padding are beyond the matrix: the
 caller compares them with its sizes. A row's part and a block's part of an offset are summed last,

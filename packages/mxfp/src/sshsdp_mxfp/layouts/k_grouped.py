@@ -7,16 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sshsdp_mxfp.layouts.layout import (
-    SCALE,
-    LayoutPart,
-    MatrixLayout,
-    ScaleLayout,
-    align_up,
-    check_sizes,
-    in_sequence,
-)
+from sshsdp_mxfp.layouts.layout import SCALE, LayoutPart, MatrixLayout, ScaleLayout, in_sequence
 from sshsdp_mxfp.layouts.packed import PackedLayout
+from sshsdp_mxfp.layouts.sizes import align_up, check_sizes
 from sshsdp_mxfp.layouts.swizzled import SwizzledLayout
 
 

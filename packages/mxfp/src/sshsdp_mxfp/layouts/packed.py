@@ -6,7 +6,8 @@ import torch
 
 from sshsdp_mxfp.layouts import formulas
 from sshsdp_mxfp.layouts.formulas import Index
-from sshsdp_mxfp.layouts.layout import MatrixLayout, align_up
+from sshsdp_mxfp.layouts.layout import MatrixLayout
+from sshsdp_mxfp.layouts.sizes import align_up
 
 
 @dataclass(frozen=True)

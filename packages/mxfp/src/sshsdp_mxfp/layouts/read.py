@@ -4,7 +4,8 @@ import torch
 from torch import Tensor
 
 from sshsdp_mxfp.layouts.codes import as_cells
-from sshsdp_mxfp.layouts.layout import SCALE, MatrixLayout, ScaleLayout, banded
+from sshsdp_mxfp.layouts.layout import SCALE, MatrixLayout, ScaleLayout
+from sshsdp_mxfp.layouts.sizes import banded
 from sshsdp_mxfp.layouts.tiles import tiles
 
 

@@ -6,7 +6,8 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from sshsdp_mxfp.layouts.layout import MatrixLayout, align_up, check_sizes
+from sshsdp_mxfp.layouts.layout import MatrixLayout
+from sshsdp_mxfp.layouts.sizes import align_up, check_sizes
 from sshsdp_mxfp.layouts.write import ScaleWrite
 
 

@@ -5,13 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sshsdp_mxfp.layouts.layout import (
-    LayoutPart,
-    MatrixLayout,
-    ScaleLayout,
-    check_sizes,
-    in_sequence,
-)
+from sshsdp_mxfp.layouts.layout import LayoutPart, MatrixLayout, ScaleLayout, in_sequence
+from sshsdp_mxfp.layouts.sizes import check_sizes
 
 
 @dataclass(frozen=True)

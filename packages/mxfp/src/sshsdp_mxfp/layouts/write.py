@@ -124,8 +124,10 @@ class _Rectangle:
     def _count_rows(self, write: ScaleWrite) -> int:
         """Rows of the rectangle, such that all of `scales` is used and its last band not empty."""
         bands = int(write.scales.shape[0])
-        full = bands * self._band
-        rows = min(full, self._matrix.rows - write.row) if write.rows is None else write.rows
+        rows = write.rows
+        if rows is None:
+            full, room = bands * self._band, self._matrix.rows - write.row
+            rows = room if full - self._band < room < full else full
         if -(-rows // self._band) != bands:
             raise ValueError(
                 f"expected {-(-rows // self._band)} rows of scales for {rows} rows of the operand "
