@@ -196,8 +196,8 @@ def test_main_gradients_are_written_by_the_reduction_alone(request, form):
     for found, _, lists in request.getfixturevalue(form):
         chunks = sorted(nbytes // WORLD for nbytes in lists)
         for microbatch, (entries, counted) in enumerate(found):
-            written = writes(entries, "main_grads")
-            assert sorted(entry.writes["main_grads"] for entry in written) == chunks
+            written = writes(entries, "accumulators")
+            assert sorted(entry.writes["accumulators"] for entry in written) == chunks
             # The first sum overwrites, later ones are added; both are one pass over the chunk.
             op = "aten.mul.out" if microbatch == 0 else "aten.add_.Tensor"
             assert {entry.op for entry in written} == {op}

@@ -4,9 +4,19 @@ import pytest
 import torch
 from testing.models import TiedModel
 
-from sshsdp_fsdp_runtime import Cast, ModelSpec, PlanError, Sharding, Update, build_plan, is_matrix
+from sshsdp_fsdp_runtime import (
+    Cast,
+    ModelSpec,
+    Options,
+    PlanError,
+    Sharding,
+    Update,
+    build_plan,
+    is_matrix,
+)
 from sshsdp_shardchain import Degrees
 from sshsdp_updates import SGD, AdamW
+from sshsdp_zerosm import Topology
 
 SPEC = ModelSpec.of(TiedModel())
 EVERYTHING = Update("**", AdamW())
@@ -56,15 +66,29 @@ def test_a_parameter_without_degrees_is_refused():
     )
 
 
-def test_degrees_that_do_not_fit_the_world_are_refused():
-    assert "3" in refused(world=4, sharding=[Sharding("**", Degrees(3, 3, 3))])
-
-
-def test_degrees_of_later_versions_are_refused_by_name():
-    assert refused(world=4, sharding=[Sharding("**", Degrees(2, 2, 4))]) == (
-        "expected degrees (1, 1, 1) or (4, 4, 4) in this version, got (2, 2, 4) for '**' in a "
-        "world of 4; use Degrees(4, 4, 4) to shard everything"
+def test_degrees_that_do_not_fit_the_ranks_are_refused_with_some_that_do():
+    assert refused(world=4, sharding=[Sharding("**", Degrees(3, 3, 3))]) == (
+        "Sharding('**'): expected zero1 to divide the world of 4 ranks, got zero1=3; "
+        "use Degrees(zero3=2, zero2=2, zero1=2), or 6 ranks"
     )
+
+
+def test_a_shared_mapping_over_several_nodes_is_refused_with_what_is_accepted():
+    across = [Sharding("**", Degrees(4, 4, 4))]
+    assert refused(Topology(2, 2), sharding=across) == (
+        "Sharding('**'): expected form='private' where weights are sharded over more ranks than "
+        "one node has, got form='shared' with zero3=4 and 2 ranks per node; use form='private', or "
+        "zero3=2"
+    )
+    build_plan(SPEC, Topology(2, 2), sharding=across, options=Options(form="private"))
+    build_plan(SPEC, Topology(2, 2), sharding=[Sharding("**", Degrees(2, 4, 4))])
+
+
+def test_frozen_parameters_are_cut_for_weights_only():
+    plan = build_plan(SPEC, 4, sharding=[Sharding("**", Degrees(2, 2, 4))])
+    degrees = {claim.parameter.name: claim.degrees for claim in plan.claims}
+    assert degrees["layers.0.frozen"] == Degrees(2, 2, 2)
+    assert degrees["layers.0.up.weight"] == Degrees(2, 2, 4)
 
 
 def test_a_cast_to_integers_is_refused():

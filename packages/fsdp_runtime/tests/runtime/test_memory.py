@@ -10,21 +10,57 @@ import pytest
 import torch
 from testing.models import TiedModel
 from testing.ranks import Rank, run_ranks
+from torch import nn
 from torch.nn import functional
 
-from sshsdp_fsdp_runtime import Cast, Sharding, fully_shard
+from sshsdp_fsdp_runtime import Cast, ModelSpec, Options, Sharding, build_plan, fully_shard
 from sshsdp_shardchain import Degrees
 from sshsdp_zerosm import connect
 
 from .scenes import ids, on_ranks
 
+
+class Deep(nn.Module):
+    """Many small layers, some of them empty or frozen."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(13, 3)
+        self.layers = nn.ModuleList(nn.Linear(3, 3, bias=index % 2 == 0) for index in range(7))
+        self.layers[2].requires_grad_(False)
+        self.nothing = nn.Parameter(torch.ones(0, 5))
+        self.head = nn.Linear(3, 13)
+
+    def forward(self, ids):
+        x = self.embedding(ids)
+        for layer in self.layers:
+            x = torch.tanh(layer(x))
+        return self.head(x)
+
+
+class Wide(nn.Module):
+    """No groups but the root, and a matrix that is larger than all the rest."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(13, 301)
+        self.head = nn.Linear(301, 13, bias=False)
+
+    def forward(self, ids):
+        return self.head(self.embedding(ids))
+
+
 ROLES = {
     r"weights": "weights",
+    r"shared_weights": "weights",
     r"shards": "weights",
     r"weights\.slot\d+": "weight slots",
     r"gradients\.slot\d+": "gradient slots",
+    r"accumulators": "gradient sums",
     r"main_grads": "main gradients",
     r"main_weights": "main weights",
+    r"staging": "staging",
+    r"votes": "votes",
 }
 
 
@@ -45,27 +81,30 @@ def bytes_by_role(model):
     """What exists: arenas of the transport, and the optimizer's tensors."""
     own, shared = Counter(), Counter()
     for name, arena in model.transport._arenas.items():
-        if name.endswith("passes"):
-            continue  # a few bytes per parameter for votes, not a buffer of the plan
-        if name.endswith("staging"):
-            shared["staging"] += arena.nbytes
-        elif arena.shared:
-            shared["weights"] += arena.nbytes
-        else:
-            own[role_of(name)] += arena.nbytes
+        (shared if arena.shared else own)[role_of(name)] += arena.nbytes
     for flat in model.optimizer._flats:
         for field in flat.source.rule.state_fields():
             own["optimizer state"] += flat.tensors[field.name].nbytes
     return own, shared
 
 
-@pytest.mark.parametrize("form", ["shared", "private"])
-@pytest.mark.parametrize("cast", [(), (Cast("**", torch.bfloat16),)], ids=["fp32", "bf16"])
-@pytest.mark.parametrize("everything", [False, True], ids=["degrees111", "degreesPPP"])
-@pytest.mark.parametrize("world", [1, 2, 3])
-def test_every_role_takes_the_bytes_that_were_forecast(world, everything, cast, form):
-    degree = world if everything else 1
+def resting_bytes(degrees, numel, weight, state_fields):
+    """DESIGN 4.6: bytes per rank of what stays between steps; main weights are FP32."""
+    zero3, zero2, zero1 = degrees
+    separate = 4 * numel / zero1 if weight != 4 else 0
+    sums = 4 * numel / zero2 + (4 * numel / zero1 if zero1 != zero2 else 0)
+    return weight * numel / zero3 + sums + separate + 4 * state_fields * numel / zero1
 
+
+NESTED = [(1, 1, 1), (1, 2, 4), (2, 2, 4), (4, 4, 4), (2, 2, 2)]
+
+
+@pytest.mark.parametrize("degrees", NESTED)
+@pytest.mark.parametrize(
+    ("model", "cast", "form"),
+    [(TiedModel, True, "private"), (Deep, False, "private"), (Wide, True, "shared")],
+)
+def test_every_role_takes_the_bytes_that_were_forecast(model, cast, form, degrees):
     def scene(rank, model):
         before = bytes_by_role(model)
         train(model, rank.rank)
@@ -75,15 +114,33 @@ def test_every_role_takes_the_bytes_that_were_forecast(world, everything, cast, 
         return {role: (own[role], shared[role]) for role in rows}, rows
 
     results = on_ranks(
-        world,
+        4,
         scene,
-        model=TiedModel(),
-        sharding=[Sharding("**", Degrees(degree, degree, degree))],
-        formats=cast,
+        model=model(),
+        sharding=[Sharding("**", Degrees(*degrees))],
+        formats=[Cast("**", torch.bfloat16)] if cast else [],
         form=form,
     )
     for actual, forecast in results:
         assert actual == forecast
+
+
+@pytest.mark.parametrize("degrees", [(1, 1, 1), (1, 8, 16), (4, 8, 16), (16, 16, 16), (4, 4, 4)])
+@pytest.mark.parametrize("cast", [(), (Cast("**", torch.bfloat16),)], ids=["fp32", "bf16"])
+def test_resting_bytes_per_element_follow_the_formula(cast, degrees):
+    with torch.device("meta"):
+        model = nn.Linear(4096, 4096, bias=False)
+    plan = build_plan(
+        ModelSpec.of(model),
+        16,
+        sharding=[Sharding("**", Degrees(*degrees))],
+        formats=cast,
+        options=Options(form="private"),
+    )
+    rows = {row.role: row.local for row in plan.forecast().rows}
+    roles = ("weights", "gradient sums", "main gradients", "main weights", "optimizer state")
+    expected = resting_bytes(degrees, 4096**2, 2 if cast else 4, state_fields=2)
+    assert sum(rows[role] for role in roles) == expected
 
 
 def test_no_memory_appears_during_training():

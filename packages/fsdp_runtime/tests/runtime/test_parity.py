@@ -1,11 +1,14 @@
 """Sharded training is the mathematics of unsharded PyTorch."""
 
 import copy
+from dataclasses import astuple
+from functools import cache
 
 import pytest
 import torch
 from testing.models import TiedModel
 from testing.ranks import Rank, run_ranks
+from torch.distributed import PrefixStore
 from torch.nn import functional
 
 from sshsdp_fsdp_runtime import Sharding, Update, fully_shard, is_matrix
@@ -15,6 +18,15 @@ from sshsdp_zerosm import connect
 
 STEPS = 4
 TOLERANCE = 1e-10  # relative, FP64
+CLIP = {1: None, 3: 0.05}  # largest gradient norm by number of microbatches
+NESTED = [
+    (world, Degrees(zero3, zero2, zero1))
+    for world in (1, 2, 3, 4, 6)
+    for zero1 in range(1, world + 1)
+    for zero2 in range(1, zero1 + 1)
+    for zero3 in range(1, zero2 + 1)
+    if world % zero1 == zero1 % zero2 == zero2 % zero3 == 0
+]
 
 
 def batch(step: int, microbatch: int, rank: int) -> torch.Tensor:
@@ -48,11 +60,12 @@ def unsharded(model, world, microbatches, clip):
     return model.state_dict(), norms
 
 
-def train(rank: Rank, model, degrees, form, microbatches, clip, torch_clip):
-    transport = connect(rank.rank, rank.world, rank.store, timeout=30)
+def train(rank: Rank, model, sharding, form, microbatches, clip, torch_clip):
+    store = PrefixStore(f"{form}{microbatches}", rank.store)
+    transport = connect(rank.rank, rank.world, store, timeout=30)
     sharded = fully_shard(
         copy.deepcopy(model),
-        sharding=[Sharding("**", degrees)],
+        sharding=sharding,
         updates=[
             Update("**", AdamW(lr=3e-2, weight_decay=0.1), where=is_matrix),
             Update("**", SGD(lr=5e-2, momentum=0.9)),
@@ -93,20 +106,56 @@ def assert_close(state, expected):
         )
 
 
-@pytest.mark.parametrize("microbatches", [1, 3])
-@pytest.mark.parametrize("form", ["shared", "private"])
-@pytest.mark.parametrize("everything", [False, True], ids=["degrees111", "degreesPPP"])
-@pytest.mark.parametrize("world", [1, 2, 3, 4])
-def test_weights_equal_those_of_plain_pytorch(world, everything, form, microbatches):
-    torch.manual_seed(0)
-    model = TiedModel().double()
-    degree = world if everything else 1
-    degrees = Degrees(degree, degree, degree)
-    clip = 0.05 if microbatches == 3 else None
-    expected, norms = unsharded(copy.deepcopy(model), world, microbatches, clip)
-    results = run_ranks(
-        train, world, model, degrees, form, microbatches, clip, form == "private", timeout=90
-    )
+@pytest.mark.parametrize(
+    "degrees", NESTED, ids=lambda case: "world{}-{}{}{}".format(case[0], *astuple(case[1]))
+)
+def test_weights_equal_those_of_plain_pytorch(degrees):
+    world, chain = degrees
+    runs = [("private", 1), ("private", 3), ("shared", 3)]
+    for results, (_, microbatches) in zip(
+        on_all(world, [Sharding("**", chain)], runs), runs, strict=True
+    ):
+        check(results, world, microbatches)
+
+
+def test_parameter_sets_with_degrees_of_their_own():
+    sharding = [
+        Sharding("layers.*.up.**", Degrees(1, 2, 4)),
+        Sharding("layers.0.**", Degrees(4, 4, 4)),
+        Sharding("layers.**", Degrees(2, 2, 4)),
+        Sharding("gain", Degrees.for_ddp()),
+        Sharding("**", Degrees.for_hsdp(2)),
+    ]
+    for form in ("private", "shared"):
+        [results] = on_all(4, sharding, [(form, 3)])
+        check(results, 4, 3)
+
+
+def on_all(world, sharding, runs):
+    """Per run, what every rank has in the end; ranks are started once."""
+    model = fresh()
+
+    def main(rank):
+        return [
+            train(rank, model, sharding, form, microbatches, CLIP[microbatches], form == "private")
+            for form, microbatches in runs
+        ]
+
+    return zip(*run_ranks(main, world, timeout=120), strict=True)
+
+
+def check(results, world, microbatches):
+    expected, norms = reference(world, microbatches)
     for state, sharded_norms in results:
         assert_close(state, expected)
         assert sharded_norms == pytest.approx(norms, rel=1e-9)
+
+
+def fresh():
+    torch.manual_seed(0)
+    return TiedModel().double()
+
+
+@cache
+def reference(world, microbatches):
+    return unsharded(fresh(), world, microbatches, CLIP[microbatches])

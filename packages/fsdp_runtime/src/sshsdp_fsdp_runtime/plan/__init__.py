@@ -8,11 +8,16 @@ from sshsdp_fsdp_runtime.plan.model_spec import ModelSpec, ParameterSpec
 from sshsdp_fsdp_runtime.plan.options import Options
 from sshsdp_fsdp_runtime.plan.plan import Plan, build_plan
 from sshsdp_fsdp_runtime.plan.rules import Cast, PlanError, Sharding, Update, is_matrix
+from sshsdp_fsdp_runtime.plan.schedules import ScheduleBook
+from sshsdp_fsdp_runtime.plan.storage import ArenaPlan, Field, Span, Storage
+from sshsdp_fsdp_runtime.plan.votes import Votes
 
 __all__ = [
+    "ArenaPlan",
     "AtomPlan",
     "Cast",
     "Claim",
+    "Field",
     "Forecast",
     "ForecastRow",
     "GroupPlan",
@@ -21,8 +26,12 @@ __all__ = [
     "ParameterSpec",
     "Plan",
     "PlanError",
+    "ScheduleBook",
     "Sharding",
+    "Span",
+    "Storage",
     "Update",
+    "Votes",
     "WeightForm",
     "build_plan",
     "is_matrix",

@@ -63,8 +63,18 @@ class AtomPlan:
         return self.trainable and self.main_dtype != self.weight_dtype
 
     @property
+    def separate_main_grad(self) -> bool:
+        """Whether main gradients are a buffer of their own; else they are the sums at ZeRO-2."""
+        return self.trainable and self.degrees.zero1 != self.degrees.zero2
+
+    @property
+    def updates_apart(self) -> bool:
+        """Whether an update writes less than the rank keeps of w, so that the rest is gathered."""
+        return self.degrees.zero1 != self.degrees.zero3
+
+    @property
     def accumulates_in_place(self) -> bool:
-        """Whether g' is the main gradient itself: nothing is reduced and the dtypes agree."""
+        """Whether g' is the sum at ZeRO-2 itself: nothing is reduced and the dtypes agree."""
         return self.trainable and self.degrees.zero2 == 1 and not self.separate_main
 
     @property

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from math import gcd
 from typing import TypeVar
 
 import torch
@@ -10,6 +11,7 @@ from sshsdp_fsdp_runtime.plan.model_spec import ModelSpec, ParameterSpec
 from sshsdp_fsdp_runtime.plan.patterns import matches
 from sshsdp_fsdp_runtime.plan.rules import Cast, PlanError, Sharding, Update
 from sshsdp_shardchain import Degrees
+from sshsdp_zerosm import Topology
 
 Rule = TypeVar("Rule", Sharding, Cast, Update)
 
@@ -19,7 +21,7 @@ class Claim:
     """The rules that apply to one parameter; `update` is None for frozen parameters."""
 
     parameter: ParameterSpec
-    degrees: Degrees
+    degrees: Degrees  # of a frozen parameter (zero3, zero3, zero3): nothing of it is updated
     weight_dtype: torch.dtype
     update: int | None  # index into the list of update rules
 
@@ -29,16 +31,17 @@ def claim_parameters(
     sharding: Sequence[Sharding],
     formats: Sequence[Cast],
     updates: Sequence[Update],
-    world: int,
+    topology: Topology,
+    form: str,
 ) -> tuple[Claim, ...]:
     """Apply the rules.
 
     Raises:
-        PlanError: a rule claims nothing, a parameter is not claimed, a degree does not fit the
-            world, a cast is not to a floating dtype.
+        PlanError: a rule claims nothing, a parameter is not claimed, degrees do not fit the
+            ranks, a cast is not to a floating dtype.
     """
     for shard_rule in sharding:
-        _check_degrees(shard_rule, world)
+        _check_degrees(shard_rule, topology, form)
     for rule in formats:
         if not rule.dtype.is_floating_point:
             raise PlanError(
@@ -65,7 +68,7 @@ def claim_parameters(
         claims.append(
             Claim(
                 parameter=parameter,
-                degrees=shard.degrees,
+                degrees=_degrees(shard, parameter),
                 weight_dtype=cast.dtype if cast is not None else parameter.dtype,
                 update=None if update is None else positions[id(update)],
             )
@@ -100,14 +103,22 @@ def _first(
     return None
 
 
-def _check_degrees(rule: Sharding, world: int) -> None:
-    degrees = rule.degrees
-    degrees.check_world(world)
-    if degrees not in (Degrees(1, 1, 1), Degrees(world, world, world)):
+def _degrees(rule: Sharding, parameter: ParameterSpec) -> Degrees:
+    return rule.degrees if parameter.trainable else Degrees.for_hsdp(rule.degrees.zero3)
+
+
+def _check_degrees(rule: Sharding, topology: Topology, form: str) -> None:
+    try:
+        rule.degrees.check_world(topology.world)
+    except ValueError as error:
+        raise PlanError(f"Sharding({rule.pattern!r}): {error}") from None
+    zero3 = rule.degrees.zero3
+    if form == "shared" and topology.ranks_per_node % zero3:
         raise PlanError(
-            f"expected degrees (1, 1, 1) or ({world}, {world}, {world}) in this version, got "
-            f"({degrees.zero3}, {degrees.zero2}, {degrees.zero1}) for {rule.pattern!r} in a world "
-            f"of {world}; use Degrees({world}, {world}, {world}) to shard everything"
+            f"Sharding({rule.pattern!r}): expected form='private' where weights are sharded over "
+            f"more ranks than one node has, got form='shared' with zero3={zero3} and "
+            f"{topology.ranks_per_node} ranks per node; use form='private', or "
+            f"zero3={gcd(zero3, topology.ranks_per_node)}"
         )
 
 

@@ -1,15 +1,9 @@
 """Bytes of every buffer of ours, by role, before any of them exists (DESIGN 4.6)."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sshsdp_fsdp_runtime.plan.atom import AtomPlan, WeightForm
-from sshsdp_fsdp_runtime.plan.extent import (
-    gradient_slot_bytes,
-    staging_bytes,
-    weight_slot_bytes,
-)
+from sshsdp_fsdp_runtime.plan.atom import AtomPlan
 
 if TYPE_CHECKING:
     from sshsdp_fsdp_runtime.plan.plan import Plan
@@ -17,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ForecastRow:
-    """Bytes of one role: `local` on every rank, plus `shared` once for all ranks of the host."""
+    """Bytes of one role: `local` on every rank, plus `shared` once for all ranks of a node."""
 
     role: str
     local: int
@@ -26,23 +20,31 @@ class ForecastRow:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """The plan's buffers in bytes; equal on every rank, since live shards are even."""
+    """The plan's buffers in bytes; equal on every rank, since live shards are even.
+
+    Attributes:
+        rows: one per role.
+        nodes: number of nodes.
+        ranks_per_node: ranks that share a node's shared bytes.
+    """
 
     rows: tuple[ForecastRow, ...]
-    world: int
+    nodes: int
+    ranks_per_node: int
 
     def total_bytes(self, rank: int) -> int:
         """Bytes that count for `rank`: its own buffers and its part of the shared ones."""
         shared = sum(row.shared for row in self.rows)
+        part, rest = divmod(shared, self.ranks_per_node)
         return (
             sum(row.local for row in self.rows)
-            + shared // self.world
-            + (shared % self.world if rank == 0 else 0)
+            + part
+            + (rest if rank % self.ranks_per_node == 0 else 0)
         )
 
     def host_bytes(self) -> int:
         """Bytes of all ranks together."""
-        return sum(row.local * self.world + row.shared for row in self.rows)
+        return self.nodes * sum(row.local * self.ranks_per_node + row.shared for row in self.rows)
 
     def describe(self) -> str:
         """One line per role, in MiB."""
@@ -54,47 +56,36 @@ class Forecast:
         return "\n".join(lines)
 
 
+ROLES = {
+    "weights": "weights",
+    "shared_weights": "weights",
+    "shards": "weights",
+    "weights.slot": "weight slots",
+    "gradients.slot": "gradient slots",
+    "accumulators": "gradient sums",
+    "main_grads": "main gradients",
+    "main_weights": "main weights",
+    "partials": "partial sums",
+    "staging": "staging",
+    "votes": "votes",
+}  # what each arena of the storage is for; slots without their number
+
+_STATE = "optimizer state"
+
+
 def forecast(plan: "Plan") -> Forecast:
     """Forecast the buffers of `plan`."""
-    atoms = plan.atoms
-    trainable = [atom for atom in atoms if atom.trainable]
-    rows = [
-        ForecastRow("weights", _weights(atoms), _aliased(atoms)),
-        ForecastRow("weight slots", sum(weight_slot_bytes(plan.groups).values()), 0),
-        ForecastRow("gradient slots", sum(gradient_slot_bytes(plan.groups).values()), 0),
-        ForecastRow("main gradients", sum(map(_main_gradients, trainable)), 0),
-        ForecastRow("main weights", sum(map(_main_weights, trainable)), 0),
-        ForecastRow("optimizer state", sum(map(_state, trainable)), 0),
-        ForecastRow("staging", 0, staging_bytes(plan.spec, plan.world)),
-    ]
-    return Forecast(tuple(rows), plan.world)
-
-
-def _weights(atoms: Iterable[AtomPlan]) -> int:
-    return sum(
-        atom.chunk_numel(atom.degrees.zero3) * atom.weight_dtype.itemsize
-        for atom in atoms
-        if atom.form is not WeightForm.ALIASED
-    )
-
-
-def _aliased(atoms: Iterable[AtomPlan]) -> int:
-    return sum(
-        atom.layout.numel * atom.weight_dtype.itemsize
-        for atom in atoms
-        if atom.form is WeightForm.ALIASED
-    )
-
-
-def _main_gradients(atom: AtomPlan) -> int:
-    assert atom.main_dtype is not None
-    return atom.chunk_numel(atom.degrees.zero2) * atom.main_dtype.itemsize
-
-
-def _main_weights(atom: AtomPlan) -> int:
-    assert atom.main_dtype is not None
-    return (
-        atom.chunk_numel(atom.degrees.zero1) * atom.main_dtype.itemsize if atom.separate_main else 0
+    local = dict.fromkeys((*ROLES.values(), _STATE), 0)
+    shared = dict(local)
+    for arena in plan.storage.arenas:
+        role = ROLES[arena.name.rstrip("0123456789")]
+        (shared if arena.shared else local)[role] += arena.nbytes
+    local[_STATE] = sum(_state(atom) for atom in plan.atoms if atom.trainable)
+    topology = plan.topology
+    return Forecast(
+        tuple(ForecastRow(role, nbytes, shared[role]) for role, nbytes in local.items()),
+        topology.nodes,
+        topology.ranks_per_node,
     )
 
 

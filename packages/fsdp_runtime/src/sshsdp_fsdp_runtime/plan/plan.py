@@ -20,8 +20,10 @@ from sshsdp_fsdp_runtime.plan.group import (
 from sshsdp_fsdp_runtime.plan.model_spec import ModelSpec
 from sshsdp_fsdp_runtime.plan.options import Options
 from sshsdp_fsdp_runtime.plan.rules import Cast, PlanError, Sharding, Update
+from sshsdp_fsdp_runtime.plan.storage import Storage
 from sshsdp_shardchain import Degrees
 from sshsdp_updates import AdamW
+from sshsdp_zerosm import Topology
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,19 +32,26 @@ class Plan:
 
     Attributes:
         spec: the model.
-        world: number of ranks.
+        topology: how the ranks lie on nodes.
         options: choices that hold for the whole plan.
         claims: which rules apply to which parameter.
         groups: runtime groups in the order of the forward pass, the root last.
         updates: one line per update rule, for signature and description.
+        storage: where every buffer lies.
     """
 
     spec: ModelSpec
-    world: int
+    topology: Topology
     options: Options
     claims: tuple[Claim, ...]
     groups: tuple[GroupPlan, ...]
     updates: tuple[str, ...]
+    storage: Storage
+
+    @property
+    def world(self) -> int:
+        """Number of ranks."""
+        return self.topology.world
 
     @property
     def atoms(self) -> tuple[AtomPlan, ...]:
@@ -67,7 +76,7 @@ class Plan:
         content = {
             "versions": [(name, version(f"sshsdp-{name}")) for name in _PACKAGES]
             + [("torch", torch.__version__)],
-            "world": self.world,
+            "world": self.topology,
             "model": (self.spec.parameters, self.spec.buffers, self.spec.modules),
             "options": self.options,
             "rules": (
@@ -114,7 +123,7 @@ def _short(dtype: torch.dtype) -> str:
 
 def build_plan(
     spec: ModelSpec,
-    world: int,
+    ranks: int | Topology,
     *,
     sharding: Sequence[Sharding] | None = None,
     groups: Sequence[str] | None = None,
@@ -126,7 +135,7 @@ def build_plan(
 
     Args:
         spec: the model.
-        world: number of ranks.
+        ranks: how many there are, all on one node, or how they lie on nodes.
         sharding: rules for degrees; default: everything over all ranks.
         groups: patterns of modules that are gathered and reduced as one; default: the elements
             of every outermost ``nn.ModuleList``.
@@ -138,6 +147,8 @@ def build_plan(
         PlanError: rules and model don't fit.
     """
     options = options or Options()
+    topology = ranks if isinstance(ranks, Topology) else Topology.single(ranks)
+    world = topology.world
     if not spec.parameters:
         raise PlanError(
             "expected a model with parameters, got one without; there is nothing to shard"
@@ -145,7 +156,7 @@ def build_plan(
     sharding = sharding if sharding is not None else [Sharding("**", Degrees(world, world, world))]
     if updates is None:
         updates = [Update("**", AdamW())] if any(p.trainable for p in spec.parameters) else []
-    claims = claim_parameters(spec, sharding, formats, updates, world)
+    claims = claim_parameters(spec, sharding, formats, updates, topology, options.form)
     modules = group_modules(spec, groups)
     slots = assign_slots(modules, options.slots)
     form = WeightForm.ALIASED if options.form == "shared" else WeightForm.GATHERED
@@ -153,14 +164,16 @@ def build_plan(
     for claim in claims:
         members[home_of(claim.parameter, members)].append(claim)
     rules = [update.rule for update in updates]
+    placed = tuple(
+        GroupPlan(module, slots[module], build_atoms(module, own, rules, world, form))
+        for module, own in members.items()
+    )
     return Plan(
         spec=spec,
-        world=world,
+        topology=topology,
         options=options,
         claims=claims,
-        groups=tuple(
-            GroupPlan(module, slots[module], build_atoms(module, own, rules, world, form))
-            for module, own in members.items()
-        ),
+        groups=placed,
         updates=tuple(f"{update.pattern}: {update.rule!r}" for update in updates),
+        storage=Storage.of(spec, placed, topology),
     )

@@ -1,65 +1,111 @@
 """One small message per rank and turn, posted now and collected when somebody needs it."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
 import numpy as np
 
-from sshsdp_zerosm import Schedule, Signal, Transport, Wait
+from sshsdp_fsdp_runtime.plan import Votes
+from sshsdp_fsdp_runtime.plan.votes import HEADER_BYTES
+from sshsdp_zerosm import Arena, Transport
 
 _VALUE, _POSTED = 0, 1  # numbers that a rank shows outside of turns: a value, and turns posted
-_LIVE = 16  # bytes of them
+
+
+@dataclass(frozen=True, slots=True)
+class Vote:
+    """What one rank says in a turn, or several ranks together.
+
+    Attributes:
+        kinds: lowest and highest kind of message; 0 to 255.
+        totals: lowest and highest count of passes.
+        bits: flags, set if any rank sets them.
+    """
+
+    kinds: tuple[int, int]
+    totals: tuple[int, int]
+    bits: int
+
+    @classmethod
+    def merged(cls, votes: Sequence[Self]) -> Self:
+        """What all of them say together."""
+        bits = 0
+        for vote in votes:
+            bits |= vote.bits
+        return cls(
+            (min(v.kinds[0] for v in votes), max(v.kinds[1] for v in votes)),
+            (min(v.totals[0] for v in votes), max(v.totals[1] for v in votes)),
+            bits,
+        )
+
+    @classmethod
+    def read(cls, message: bytes) -> Self:
+        """From bytes."""
+        low, high = (int.from_bytes(message[at : at + 8], "little") for at in (2, 10))
+        bits = int.from_bytes(message[HEADER_BYTES:], "little")
+        return cls((message[0], message[1]), (low, high), bits)
+
+    def written(self, length: int) -> bytes:
+        """As `length` bytes."""
+        numbers = b"".join(total.to_bytes(8, "little") for total in self.totals)
+        bits = self.bits.to_bytes(length - HEADER_BYTES, "little")
+        return bytes(self.kinds) + numbers + bits
 
 
 class Ballot:
-    """Every rank posts `nbytes` bytes; collecting returns all ranks' bytes in rank order.
+    """Every rank posts a vote; collecting returns what all ranks say together.
 
-    Posting never blocks. Memory is doubled: a rank posts turn n + 1 only after it has collected
-    turn n, hence after everybody has posted turn n and has read turn n - 1.
+    Posting never blocks.
+
+    Args:
+        votes: the plan of its memory.
+        transport: connects the ranks.
+        arena: that memory.
     """
 
-    def __init__(self, transport: Transport, name: str, nbytes: int) -> None:
-        self._nbytes = nbytes
+    def __init__(self, votes: Votes, transport: Transport, arena: Arena) -> None:
+        self._votes = votes
         self._turn = 0
         self.open = False
-        arena = transport.arena(name, _LIVE + 2 * nbytes)
-        self._memories = [arena.tensor(rank).numpy() for rank in range(transport.world)]
-        self._numbers = [memory[:_LIVE].view(np.int64) for memory in self._memories]
+        topology = votes.topology
         self._rank = transport.rank
-        ranks = range(transport.world)
-        others = [tuple(peer for peer in ranks if peer != rank) for rank in ranks]
-        self._program = transport.compile(
-            Schedule(
-                name,
-                transport.world,
-                {
-                    "post": tuple((Signal(name, others[rank]),) for rank in ranks),
-                    "collect": tuple(
-                        tuple(Wait(peer, name) for peer in others[rank]) for rank in ranks
-                    ),
-                },
-            )
-        )
+        self._node = topology.node_of(self._rank)
+        self._memories = {
+            rank: arena.tensor(rank).numpy() for rank in topology.ranks_of(self._node)
+        }
+        self._memory = self._memories[self._rank]
+        self._numbers = [
+            self._memories.get(rank, self._memory)[votes.live(rank)].view(np.int64)
+            for rank in range(topology.world)
+        ]
+        self._program = transport.compile(votes.schedule(arena.name))
 
-    def post(self, payload: bytes) -> None:
-        """Make `payload` (at most the ballot's size) readable by the others."""
+    def post(self, vote: Vote) -> None:
+        """Make `vote` readable by the others."""
         assert not self.open
-        assert len(payload) <= self._nbytes
-        memory = self._memories[self._rank][self._turn_bytes()]
-        memory[:] = list(payload.ljust(self._nbytes, b"\0"))
+        self._write(self._votes.own(self._turn), vote)
         self._numbers[self._rank][_POSTED] = self._turn + 1
+        self._program.run("show")
         self._program.run("post")
         self.open = True
 
-    def collect(self) -> list[bytes]:
-        """Wait until all ranks have posted this turn; their messages, padded with zeros."""
+    def collect(self) -> Vote:
+        """Wait until all ranks have posted this turn; what they say together."""
         assert self.open
         self._program.run("collect")
-        messages = [memory[self._turn_bytes()].tobytes() for memory in self._memories]
+        own = self._votes.own(self._turn)
+        vote = Vote.merged([Vote.read(m[own].tobytes()) for m in self._memories.values()])
+        if self._votes.topology.nodes > 1:
+            vote = self._merge_nodes(vote)
         self.open = False
         self._turn += 1
-        return messages
+        return vote
 
     def show(self, value: int) -> None:
         """Show a number to the others at once, outside of any turn."""
         self._numbers[self._rank][_VALUE] = value
+        self._program.run("show")
 
     def shown_by_absent(self) -> list[int]:
         """The numbers that ranks show which have not posted this turn; it must be open here."""
@@ -68,6 +114,17 @@ class Ballot:
         shown = [(int(own[_VALUE]), int(own[_POSTED])) for own in self._numbers]
         return [value for value, posted in shown if posted <= self._turn]
 
-    def _turn_bytes(self) -> slice:
-        start = _LIVE + (self._turn % 2) * self._nbytes
-        return slice(start, start + self._nbytes)
+    def _merge_nodes(self, vote: Vote) -> Vote:
+        """Tell the other nodes what this one says; what all of them say together."""
+        self._write(self._votes.node(self._turn), vote)
+        self._program.run(f"send{self._turn % 2}")
+        self._program.run("arrive")
+        arrived = [
+            Vote.read(self._memory[self._votes.arrived(self._turn, node)].tobytes())
+            for node in range(self._votes.topology.nodes)
+            if node != self._node
+        ]
+        return Vote.merged([vote, *arrived])
+
+    def _write(self, place: slice, vote: Vote) -> None:
+        self._memory[place] = np.frombuffer(vote.written(self._votes.message_bytes), np.uint8)

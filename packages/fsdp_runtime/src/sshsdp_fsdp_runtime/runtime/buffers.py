@@ -1,22 +1,12 @@
 """The plan's buffers: one data tree per arena, one set of nodes per atom."""
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from sshsdp_datatree import DataNode, TensorList
-from sshsdp_fsdp_runtime.plan import AtomPlan, GroupPlan, Plan, WeightForm
-from sshsdp_fsdp_runtime.plan.extent import (
-    gathered_atoms,
-    gradient_slot_bytes,
-    list_bytes,
-    reduced_atoms,
-    stack,
-    weight_slot_bytes,
-)
-from sshsdp_shardchain import Level
-from sshsdp_zerosm import Arena, Region, Transport
+from sshsdp_fsdp_runtime.plan import AtomPlan, Field, Plan, Span
+from sshsdp_zerosm import Arena, Transport
 
 
 @dataclass(slots=True)
@@ -26,11 +16,12 @@ class AtomBuffers:
     Attributes:
         atom: its plan.
         weights: full list of w: persistent, or in the group's slot.
-        shard: w at ZeRO-3: what peers pull.
+        shard: w at ZeRO-3: what peers gather.
         own: w at ZeRO-1: what G writes.
         main_weight: main weights at ZeRO-1 where they are separate from w.
-        main_grad: main gradients at ZeRO-2.
-        gradients: full list of g': in the group's slot, or the main gradients themselves.
+        accumulator: sums of g' at ZeRO-2.
+        main_grad: main gradients at ZeRO-1; the accumulator itself where the levels agree.
+        gradients: full list of g': in the group's slot, or the accumulator itself.
     """
 
     atom: AtomPlan
@@ -38,6 +29,7 @@ class AtomBuffers:
     shard: DataNode
     own: DataNode
     main_weight: DataNode | None
+    accumulator: DataNode | None
     main_grad: DataNode | None
     gradients: TensorList | None
 
@@ -48,32 +40,43 @@ class AtomBuffers:
 
 
 class Buffers:
-    """Trees over a transport's arenas. Creating it is collective."""
+    """Trees over a transport's arenas. Creating it is collective.
+
+    Attributes:
+        arenas: by their name in the plan.
+        roots: of the trees.
+        atoms: by name.
+    """
 
     def __init__(self, plan: Plan, transport: Transport, prefix: str) -> None:
-        self._transport = transport
-        self._prefix = prefix
         self.arenas: dict[str, Arena] = {}
         self.roots: list[DataNode] = []
         self.atoms: dict[str, AtomBuffers] = {}
-        self._build(plan)
+        self._storage = plan.storage
+        self._rank = transport.rank
+        roots = {}
+        for arena in plan.storage.arenas:
+            root = roots[arena.name] = DataNode(prefix + arena.name, (arena.nbytes,), torch.uint8)
+            self.roots.append(root)
+        for atom in plan.atoms:
+            self.atoms[atom.name] = self._nodes(atom, roots)
+        for arena, root in zip(plan.storage.arenas, self.roots, strict=True):
+            root.finalize()
+            memory = transport.arena(root.name, arena.nbytes, shared=arena.shared)
+            self.arenas[arena.name] = memory
+            root.attach(memory.tensor())
 
-    def region(self, node: DataNode, rank: int) -> Region:
-        """Where `node` lies on `rank`.
-
-        Offsets are equal on all ranks, except those of chunks of a shared mapping.
-        """
-        return Region(node.root.name, rank, node.root_offset, node.nbytes)
-
-    def peer(self, node: DataNode, rank: int) -> torch.Tensor:
-        """Rank `rank`'s 1-D counterpart of `node`, readable here."""
-        memory = self.arenas[node.root.name].tensor(rank)
-        return memory[node.root_offset : node.root_offset + node.nbytes].view(node.dtype)
+    def truth_of(self, atom: AtomPlan, rank: int) -> torch.Tensor:
+        """The 1-D ZeRO-1 buffer from which `rank` makes its part of w, readable here."""
+        span = self._storage.truth(atom, rank)
+        memory = self.arenas[span.arena].tensor(rank)
+        return memory[span.offset : span.offset + span.nbytes].view(span.dtype)
 
     def poison(self) -> None:
-        """Fill everything with NaN."""
+        """Fill the fields of all atoms with NaN; peers write to none of them yet."""
         for root in self.roots:
-            root.tensor.fill_(0xFF)
+            if root.children:
+                root.tensor.fill_(0xFF)
 
     def detach(self) -> None:
         """Drop all views and arenas; again is nothing."""
@@ -83,129 +86,77 @@ class Buffers:
         self.arenas.clear()
         self.atoms.clear()
 
-    def _build(self, plan: Plan) -> None:
-        rank = self._transport.rank
-        weight_lists = self._weight_lists(plan)
-        gradient_lists = self._slots(
-            plan.groups, "gradients", gradient_slot_bytes(plan.groups), reduced_atoms
+    def _nodes(self, atom: AtomPlan, roots: dict[str, DataNode]) -> AtomBuffers:
+        weights = self._list(atom, Field.WEIGHTS, roots)
+        assert weights is not None
+        shard = self._node(atom, Field.SHARD, roots, weights)
+        assert shard is not None
+        own = self._node(atom, Field.OWN, roots, shard)
+        assert own is not None
+        accumulator = self._node(atom, Field.ACCUMULATOR, roots)
+        return AtomBuffers(
+            atom=atom,
+            weights=weights,
+            shard=shard,
+            own=own,
+            main_weight=self._node(atom, Field.MAIN_WEIGHT, roots),
+            accumulator=accumulator,
+            main_grad=self._node(atom, Field.MAIN_GRAD, roots) or accumulator,
+            gradients=self._list(atom, Field.GRADIENTS, roots, accumulator),
         )
-        shards = self._stacked(
-            "shards", [(a.name, _shard_numel(a), a.weight_dtype) for a in _gathered(plan)]
-        )
-        main_weights = self._stacked(
-            "main_weights", [_main(a, a.degrees.zero1) for a in plan.atoms if a.separate_main]
-        )
-        main_grads = self._stacked(
-            "main_grads", [_main(a, a.degrees.zero2) for a in plan.atoms if a.trainable]
-        )
-        for atom in plan.atoms:
-            weights = weight_lists[atom.name]
-            shard = shards.get(atom.name) or _chunk(weights, atom, Level.ZERO3, rank)
-            main_grad = main_grads.get(atom.name)
-            gradients = gradient_lists.get(atom.name)
-            if atom.accumulates_in_place:
-                assert main_grad is not None
-                gradients = _member_list("members", atom, main_grad, 0)
-            self.atoms[atom.name] = AtomBuffers(
-                atom=atom,
-                weights=weights,
-                shard=shard,
-                own=_chunk(shard, atom, Level.ZERO1, rank, within=Level.ZERO3),
-                main_weight=main_weights.get(atom.name),
-                main_grad=main_grad,
-                gradients=gradients,
-            )
-        self._attach()
 
-    def _weight_lists(self, plan: Plan) -> dict[str, TensorList]:
-        lists = self._slots(plan.groups, "weights", weight_slot_bytes(plan.groups), gathered_atoms)
-        for form, name in (
-            (WeightForm.ALIASED, "shared_weights"),
-            (WeightForm.REPLICATED, "weights"),
-        ):
-            atoms = [atom for atom in plan.atoms if atom.form is form]
-            offsets, total = stack(list_bytes(atom) for atom in atoms)
-            root = self._root(name, total)
-            for atom, offset in zip(atoms, offsets, strict=True):
-                lists[atom.name] = _member_list(atom.name, atom, root, offset)
-        return lists
-
-    def _slots(
+    def _node(
         self,
-        groups: Sequence[GroupPlan],
-        role: str,
-        sizes: dict[int, int],
-        members: Callable[[GroupPlan], tuple[AtomPlan, ...]],
-    ) -> dict[str, TensorList]:
-        lists = {}
-        roots = {slot: self._root(f"{role}.slot{slot}", nbytes) for slot, nbytes in sizes.items()}
-        for group in groups:
-            atoms = members(group)
-            offsets, _ = stack(list_bytes(atom) for atom in atoms)
-            for atom, offset in zip(atoms, offsets, strict=True):
-                lists[atom.name] = _member_list(atom.name, atom, roots[group.slot], offset)
-        return lists
+        atom: AtomPlan,
+        field: Field,
+        roots: dict[str, DataNode],
+        whole: DataNode | None = None,
+    ) -> DataNode | None:
+        """A field of its own under its arena's root, or a part of `whole`."""
+        span = self._storage.span(atom, field, self._rank)
+        own = self._storage.allocated(atom, field)
+        if span is None or (not own and whole is None):
+            return None
+        parent, offset = _parent(span, roots, None if own else whole)
+        return DataNode(
+            atom.name if own else f"@{field}",
+            (span.numel,),
+            span.dtype,
+            parent=parent,
+            byte_offset=offset,
+        )
 
-    def _stacked(
-        self, name: str, entries: Sequence[tuple[str, int, torch.dtype]]
-    ) -> dict[str, DataNode]:
-        offsets, total = stack(numel * dtype.itemsize for _, numel, dtype in entries)
-        root = self._root(name, total)
-        return {
-            atom: DataNode(atom, (numel,), dtype, parent=root, byte_offset=offset)
-            for (atom, numel, dtype), offset in zip(entries, offsets, strict=True)
-        }
-
-    def _root(self, name: str, nbytes: int) -> DataNode:
-        root = DataNode(self._prefix + name, (nbytes,), torch.uint8)
-        self.roots.append(root)
-        return root
-
-    def _attach(self) -> None:
-        for root in self.roots:
-            root.finalize()
-            shared = root.name.endswith("shared_weights")
-            arena = self._transport.arena(root.name, root.nbytes, shared=shared)
-            self.arenas[root.name] = arena
-            root.attach(arena.tensor())
-
-
-def _gathered(plan: Plan) -> list[AtomPlan]:
-    return [atom for atom in plan.atoms if atom.form is WeightForm.GATHERED]
-
-
-def _shard_numel(atom: AtomPlan) -> int:
-    return atom.chunk_numel(atom.degrees.zero3)
-
-
-def _main(atom: AtomPlan, degree: int) -> tuple[str, int, torch.dtype]:
-    assert atom.main_dtype is not None
-    return atom.name, atom.chunk_numel(degree), atom.main_dtype
+    def _list(
+        self,
+        atom: AtomPlan,
+        field: Field,
+        roots: dict[str, DataNode],
+        whole: DataNode | None = None,
+    ) -> TensorList | None:
+        """The same for a field that holds the atom's members."""
+        span = self._storage.span(atom, field, self._rank)
+        if span is None:
+            return None
+        own = self._storage.allocated(atom, field)
+        parent, offset = _parent(span, roots, None if own else whole)
+        return TensorList.build(
+            atom.name if own else f"@{field}",
+            span.dtype,
+            [
+                (parameter.name, parameter.shape, atom.layout.placement(parameter.name).offset)
+                for parameter in atom.parameters
+            ],
+            span.numel,
+            parent=parent,
+            byte_offset=offset,
+        )
 
 
-def _member_list(name: str, atom: AtomPlan, parent: DataNode, offset: int) -> TensorList:
-    return TensorList.build(
-        name,
-        atom.weight_dtype,
-        [
-            (parameter.name, parameter.shape, atom.layout.placement(parameter.name).offset)
-            for parameter in atom.parameters
-        ],
-        atom.layout.numel,
-        parent=parent,
-        byte_offset=offset,
-    )
-
-
-def _chunk(
-    parent: DataNode, atom: AtomPlan, level: Level, rank: int, within: Level = Level.FULL
-) -> DataNode:
-    chain = atom.layout.chain
-    own, outer = chain.range(level, rank), chain.range(within, rank)
-    return DataNode(
-        f"@{level}",
-        (own.numel,),
-        atom.weight_dtype,
-        parent=parent,
-        byte_offset=(own.start - outer.start) * atom.weight_dtype.itemsize,
-    )
+def _parent(span: Span, roots: dict[str, DataNode], whole: DataNode | None) -> tuple[DataNode, int]:
+    """The node that a span lies in, and its offset there; all offsets are those of the plan."""
+    if whole is None:
+        return roots[span.arena], span.offset
+    position, node = 0, whole
+    while node.parent is not None:
+        position, node = position + node.byte_offset, node.parent
+    return whole, span.offset - position

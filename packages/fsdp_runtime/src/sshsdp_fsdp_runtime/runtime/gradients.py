@@ -1,15 +1,15 @@
 """Main gradients of a round: finished on demand, shown to users, scaled, dropped."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 
-from sshsdp_fsdp_runtime.runtime.buffers import AtomBuffers
+from sshsdp_fsdp_runtime.runtime.finishing import Finishing
 from sshsdp_fsdp_runtime.runtime.handle import ParameterHandle
 from sshsdp_fsdp_runtime.runtime.passes import Passes
 from sshsdp_fsdp_runtime.runtime.sharded_gradient import ShardedGradient
 from sshsdp_shardchain import Fragment, Level
-from sshsdp_zerosm import Program, Transport
+from sshsdp_zerosm import Transport
 
 
 class Gradients:
@@ -19,8 +19,7 @@ class Gradients:
         handles: trainable parameters.
         passes: the backward passes that feed them.
         transport: connects the ranks.
-        replica_sums: per atom with replicas, the program that sums main gradients over them.
-        mean: whether sums over ranks are divided by the number of ranks.
+        finishing: what turns sums into main gradients, per atom.
 
     Attributes:
         version: raised whenever final gradients take other values; equal on all ranks.
@@ -31,15 +30,12 @@ class Gradients:
         handles: Sequence[ParameterHandle],
         passes: Passes,
         transport: Transport,
-        replica_sums: Mapping[str, Program],
-        *,
-        mean: bool,
+        finishing: Sequence[Finishing],
     ) -> None:
         self._handles = tuple(handles)
         self._passes = passes
         self._transport = transport
-        self._replica_sums = replica_sums
-        self._mean = mean
+        self._finishing = tuple(finishing)
         self._final = False
         self.version = 0
         self._used: dict[str, bool] = {}
@@ -49,7 +45,7 @@ class Gradients:
         passes.drop_gradient = self.drop
 
     def finalize(self) -> None:
-        """Make main gradients final: every pass reduced, replicas summed. Collective, cheap again.
+        """Make main gradients final: all passes of all ranks summed. Collective, cheap again.
 
         More backward afterwards is legal; gradients are then finalized anew.
         """
@@ -60,8 +56,8 @@ class Gradients:
         self._used = {
             handle.spec.name: flag for handle, flag in zip(self._handles, used, strict=True)
         }
-        for buffers in self._replicated():
-            self._sum_replicas(buffers)
+        for atom in self._finishing:
+            atom.run(self._used)
         self._final = True
         self.version += 1
 
@@ -78,15 +74,15 @@ class Gradients:
         if self._passes.count == 0:
             return
         self._passes.drain()
-        fragment = self.fragment(handle)
-        self.local(handle)[: fragment.numel].zero_()
-        handle.used = False
         self._on_change()
+        for piece in self._pieces(handle):
+            piece.zero_()
+        handle.used = False
 
     def fragment(self, handle: ParameterHandle) -> Fragment:
         """Which elements of a parameter this rank holds the main gradient of."""
         layout = handle.buffers.atom.layout
-        return layout.fragment(handle.spec.name, Level.ZERO2, self._transport.rank)
+        return layout.fragment(handle.spec.name, Level.ZERO1, self._transport.rank)
 
     def local(self, handle: ParameterHandle) -> torch.Tensor:
         """This rank's 1-D piece of the main gradient."""
@@ -106,7 +102,8 @@ class Gradients:
     def scale(self, handle: ParameterHandle, factor: float) -> None:
         """Multiply the gradient of a parameter in place."""
         self.finalize()
-        self.local(handle).mul_(factor)
+        for piece in self._pieces(handle):
+            piece.mul_(factor)
         self.version += 1
         self._squares = None
 
@@ -119,26 +116,23 @@ class Gradients:
         if not self._final:
             return
         self._final = False
-        for buffers in self._replicated() if self._passes.count else ():
-            assert buffers.main_grad is not None
-            if self._transport.rank >= buffers.atom.degrees.zero1:
-                buffers.main_grad.tensor.zero_()
-            elif self._mean:
-                buffers.main_grad.tensor.mul_(self._transport.world)
+        if self._passes.count:
+            for atom in self._finishing:
+                atom.undo()
 
-    def _replicated(self) -> list[AtomBuffers]:
-        atoms = {id(h.buffers): h.buffers for h in self._handles}
-        return [b for b in atoms.values() if b.atom.replicas > 1]
+    def _pieces(self, handle: ParameterHandle) -> list[torch.Tensor]:
+        """What a parameter's gradient is kept in: main gradient, and the sums it is made from.
 
-    def _sum_replicas(self, buffers: AtomBuffers) -> None:
-        members = [handle for handle in self._handles if handle.buffers is buffers]
-        if not any(self._used[handle.spec.name] for handle in members):
-            return
-        for handle in members:
-            if buffers.atom.accumulates_in_place and not handle.written:
-                self.local(handle).zero_()
-                handle.written = True
-        self._replica_sums[buffers.atom.name].run("reduce")
+        Sums at ZeRO-2 are kept, so that more backward can follow a finished gradient.
+        """
+        pieces = [self.local(handle)]
+        if handle.buffers.atom.separate_main_grad:
+            assert handle.buffers.accumulator is not None
+            layout = handle.buffers.atom.layout
+            held = layout.fragment(handle.spec.name, Level.ZERO2, self._transport.rank)
+            start = held.local_offset
+            pieces.append(handle.buffers.accumulator.tensor[start : start + held.numel])
+        return pieces
 
     def _all_squares(self) -> dict[str, torch.Tensor]:
         squares = torch.zeros(len(self._handles), dtype=torch.float64)

@@ -6,8 +6,6 @@ from typing import Literal
 import torch
 from torch import nn
 
-from sshsdp_fsdp_runtime.plan import Plan
-from sshsdp_fsdp_runtime.plan.extent import staging_bytes
 from sshsdp_fsdp_runtime.runtime.handle import ParameterHandle
 from sshsdp_fsdp_runtime.runtime.pieces import store
 from sshsdp_zerosm import Arena, Transport
@@ -19,13 +17,6 @@ class Staging:
     def __init__(self, transport: Transport, arena: Arena | None) -> None:
         self._transport = transport
         self._memory = arena.tensor() if arena is not None else None
-
-    @classmethod
-    def create(cls, plan: Plan, transport: Transport, prefix: str) -> "Staging":
-        """Collective."""
-        nbytes = staging_bytes(plan.spec, plan.world)
-        arena = transport.arena(f"{prefix}staging", nbytes, shared=True) if nbytes else None
-        return cls(transport, arena)
 
     def broadcast(self, tensor: torch.Tensor) -> torch.Tensor:
         """Rank 0's values of `tensor`, 1-D, on every rank. Collective."""

@@ -13,12 +13,11 @@ from typing import Any
 
 import torch
 
-from sshsdp_fsdp_runtime.runtime.ballot import Ballot
+from sshsdp_fsdp_runtime.runtime.ballot import Ballot, Vote
 from sshsdp_fsdp_runtime.runtime.gradient_group import GradientGroup
 from sshsdp_fsdp_runtime.runtime.handle import ParameterHandle
 
-PASS, FINALIZE = 1, 2
-HEADER = 9  # bytes of a message: its kind and the number of passes of all rounds so far
+PASS, FINALIZE = 1, 2  # kinds of votes
 
 
 class Passes:
@@ -101,12 +100,7 @@ class Passes:
         """Finish the pass that has ended before: agree on late gradients and reduce them."""
         if self._ballot is None or not self._ballot.open:
             return
-        messages = self._collect(PASS)
-        width = (len(self._order) + 7) // 8
-        dirty = 0
-        for message in messages:
-            dirty |= int.from_bytes(message[HEADER : HEADER + width], "little")
-        self._close(dirty)
+        self._close(self._collect(PASS))
 
     def drain(self) -> None:
         """Settle, and finish every reduction: main gradients hold all passes so far."""
@@ -123,14 +117,12 @@ class Passes:
         """
         used = sum(1 << handle.index for handle in handles if handle.used)
         if self._ballot is not None:
-            width = (len(handles) + 7) // 8
-            self._post(FINALIZE, used.to_bytes(width, "little"))
+            self._post(FINALIZE, used)
             ahead = [total for total in self._ballot.shown_by_absent() if total > self._total]
             if ahead:
                 # A rank that is ahead may wait for this one's gradients: it must hear of it.
                 raise self._uneven([self._total, *ahead])
-            for message in self._collect(FINALIZE):
-                used |= int.from_bytes(message[HEADER : HEADER + width], "little")
+            used = self._collect(FINALIZE)
         return [bool(used >> handle.index & 1) for handle in handles]
 
     def begin_round(self) -> None:
@@ -176,7 +168,7 @@ class Passes:
         if self._ballot is None:
             self._close(dirty)
         else:
-            self._post(PASS, dirty.to_bytes((len(self._order) + 7) // 8, "little"))
+            self._post(PASS, dirty)
 
     def _close(self, dirty: int) -> None:
         """Reduce once more the groups that any rank reports, given as bits in planned order."""
@@ -217,22 +209,22 @@ class Passes:
         while self._pending and self._pending[0].can_reduce():
             self._pending.popleft().reduce()
 
-    def _post(self, kind: int, content: bytes) -> None:
+    def _post(self, kind: int, bits: int) -> None:
         assert self._ballot is not None
-        self._ballot.post(bytes([kind]) + self._total.to_bytes(8, "little") + content)
+        self._ballot.post(Vote((kind, kind), (self._total, self._total), bits))
 
-    def _collect(self, kind: int) -> list[bytes]:
+    def _collect(self, kind: int) -> int:
+        """The bits that any rank has set in a turn of this kind."""
         assert self._ballot is not None
-        messages = self._ballot.collect()
-        totals = [int.from_bytes(message[1:HEADER], "little") for message in messages]
-        if any(message[0] != kind for message in messages) or len(set(totals)) > 1:
-            raise self._uneven(totals)
-        return messages
+        vote = self._ballot.collect()
+        if vote.kinds != (kind, kind) or vote.totals[0] != vote.totals[1]:
+            raise self._uneven(vote.totals)
+        return vote.bits
 
     def _uneven(self, totals: Sequence[int]) -> RuntimeError:
         text = (
             "expected every rank to call backward equally often before gradients are used, got "
-            f"{list(totals)} backward passes on different ranks; give every rank as many "
+            f"{sorted(set(totals))} backward passes on different ranks; give every rank as many "
             "microbatches"
         )
         self._abort(text)

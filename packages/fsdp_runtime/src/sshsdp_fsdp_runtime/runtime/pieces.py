@@ -28,10 +28,10 @@ def full_value(handle: ParameterHandle, buffers: Buffers) -> torch.Tensor:
     """A parameter's whole main weight, read from its owners; peers must have published."""
     if handle.buffers.main_weight is None and handle.buffers.atom.form is not WeightForm.GATHERED:
         return handle.weight.clone()
-    truth = handle.buffers.main_weight or handle.buffers.own
-    value = torch.empty(handle.spec.numel, dtype=truth.dtype)
+    atom = handle.buffers.atom
+    value = torch.empty(handle.spec.numel, dtype=handle.buffers.truth.dtype)
     for fragment in _fragments(handle):
-        source = buffers.peer(truth, fragment.rank)
+        source = buffers.truth_of(atom, fragment.rank)
         start = fragment.local_offset
         value[fragment.start : fragment.stop].copy_(source[start : start + fragment.numel])
     return value.view(handle.spec.shape)

@@ -5,15 +5,15 @@ from typing import Literal
 import torch
 from torch import nn
 
-from sshsdp_fsdp_runtime.plan import Plan
+from sshsdp_fsdp_runtime.plan import Plan, ScheduleBook, Votes
 from sshsdp_fsdp_runtime.runtime.ballot import Ballot
 from sshsdp_fsdp_runtime.runtime.buffers import Buffers
+from sshsdp_fsdp_runtime.runtime.finishing import Finishing
 from sshsdp_fsdp_runtime.runtime.gradient_group import GradientGroup, GradientSlot
 from sshsdp_fsdp_runtime.runtime.gradients import Gradients
 from sshsdp_fsdp_runtime.runtime.handle import ParameterHandle
 from sshsdp_fsdp_runtime.runtime.initial_values import Staging, distribute
-from sshsdp_fsdp_runtime.runtime.passes import HEADER, Passes
-from sshsdp_fsdp_runtime.runtime.schedules import ScheduleBook
+from sshsdp_fsdp_runtime.runtime.passes import Passes
 from sshsdp_fsdp_runtime.runtime.steps import ExchangeReducer, Steps, WeightUpdate
 from sshsdp_fsdp_runtime.runtime.weights import WeightGroup, WeightSlot
 from sshsdp_shardchain import Level
@@ -43,11 +43,10 @@ class RuntimeState:
         self.plan = plan
         self.transport = transport
         self.buffers = Buffers(plan, transport, prefix)
-        staging = Staging.create(plan, transport, prefix)
-        ballot = self._ballot(prefix)
+        ballot = self._ballot()
         if plan.options.poison:
             self.buffers.poison()
-        book = ScheduleBook(plan, self.buffers, prefix)
+        book = ScheduleBook(plan, prefix)
         self.weights = self._weight_groups(book)
         self.handles = self._handles(model)
         self.by_name = {handle.spec.name: handle for handle in self.handles}
@@ -59,26 +58,24 @@ class RuntimeState:
             trainable,
             self.passes,
             transport,
-            {
-                atom.name: transport.compile(book.sum_replicas(atom))
-                for atom in plan.atoms
-                if atom.trainable and atom.replicas > 1
-            },
-            mean=plan.options.average == "mean",
+            self._finishing(book),
         )
         atoms = list(self.buffers.atoms.values())
-        self.update = WeightUpdate(transport, atoms, list(self.weights.values()), self.handles)
+        groups = list(self.weights.values())
+        gather = self._program(book.gather_shards())
+        self.update = WeightUpdate(transport, atoms, gather, groups, self.handles)
         self.update.begin()
+        staging = Staging(transport, self.buffers.arenas.get("staging"))
         distribute(model, self.handles, transport, staging, sync)
         self._adopt()
         self.update.end()
         self.optimizer = self._optimizer() if trainable else None
 
-    def _ballot(self, prefix: str) -> Ballot | None:
+    def _ballot(self) -> Ballot | None:
         if self.transport.world == 1:
             return None
-        widest = max(len(self.plan.groups), len(self.plan.spec.parameters))
-        return Ballot(self.transport, f"{prefix}passes", HEADER + (widest + 7) // 8)
+        votes = Votes.of(self.plan.spec, self.plan.groups, self.plan.topology)
+        return Ballot(votes, self.transport, self.buffers.arenas["votes"])
 
     def _program(self, schedule: Schedule | None) -> Program | None:
         return None if schedule is None else self.transport.compile(schedule)
@@ -134,6 +131,21 @@ class RuntimeState:
             )
             groups.append(group)
         return groups
+
+    def _finishing(self, book: ScheduleBook) -> list[Finishing]:
+        mean = self.plan.options.average == "mean"
+        return [
+            Finishing(
+                self.buffers.atoms[atom.name],
+                [h for h in self.handles if h.buffers.atom is atom],
+                self._program(book.reduce_sums(atom)),
+                self._program(book.sum_replicas(atom)),
+                rank=self.transport.rank,
+                undo=float(self.transport.world) if mean else 1.0,
+            )
+            for atom in self.plan.atoms
+            if atom.trainable
+        ]
 
     def _adopt(self) -> None:
         for group in self.weights.values():

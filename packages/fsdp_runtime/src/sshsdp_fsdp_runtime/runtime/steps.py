@@ -9,11 +9,19 @@ from sshsdp_fsdp_runtime.runtime.buffers import AtomBuffers
 from sshsdp_fsdp_runtime.runtime.gradients import Gradients
 from sshsdp_fsdp_runtime.runtime.handle import ParameterHandle
 from sshsdp_fsdp_runtime.runtime.weights import WeightGroup
-from sshsdp_zerosm import Transport
+from sshsdp_zerosm import Program, Transport
 
 
 class WeightUpdate:
     """The time in which weights change: peers are quiet before, everything is fresh after.
+
+    Args:
+        transport: connects the ranks.
+        atoms: whose weights change.
+        gather_shards: completes this rank's shards of w from the parts that their owners wrote;
+            None where every rank writes all that it keeps.
+        groups: use the weights.
+        handles: all parameters.
 
     Attributes:
         broken: an update began and did not end, so weights may be torn.
@@ -23,14 +31,16 @@ class WeightUpdate:
         self,
         transport: Transport,
         atoms: Sequence[AtomBuffers],
+        gather_shards: Program | None,
         groups: Sequence[WeightGroup],
         handles: Sequence[ParameterHandle],
     ) -> None:
         self._transport = transport
         self._atoms = atoms
+        self._gather_shards = gather_shards
         self._groups = groups
         self._parameters = [handle.parameter for handle in handles]
-        self._peers_read = any(buffers.atom.degrees.zero3 > 1 for buffers in atoms)
+        self._peers_read = any(buffers.atom.degrees.zero1 > 1 for buffers in atoms)
         self.broken = False
 
     def begin(self) -> None:
@@ -40,12 +50,15 @@ class WeightUpdate:
         self.broken = True
 
     def end(self) -> None:
-        """Run G, publish, and have every group gather again before its next use. Collective."""
+        """Run G, complete shards, publish; groups gather before their next use. Collective."""
         with torch.no_grad():
             for buffers in self._atoms:
                 if buffers.main_weight is not None:
                     buffers.own.tensor.copy_(buffers.main_weight.tensor)
         if self._peers_read:
+            self._transport.publish()
+        if self._gather_shards is not None:
+            self._gather_shards.run("gather")
             self._transport.publish()
         for group in self._groups:
             group.invalidate()

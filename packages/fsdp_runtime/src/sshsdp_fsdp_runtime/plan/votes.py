@@ -1,0 +1,118 @@
+"""Memory and messages with which ranks agree on their backward passes."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from sshsdp_fsdp_runtime.plan.group import GroupPlan
+from sshsdp_fsdp_runtime.plan.model_spec import ModelSpec
+from sshsdp_zerosm import Op, Put, Region, Schedule, Signal, Topology, Wait
+
+HEADER_BYTES = 18  # lowest and highest kind (1 byte each) and count of passes (8 each)
+LIVE_BYTES = 16  # numbers that a rank shows outside of turns
+
+
+@dataclass(frozen=True, slots=True)
+class Votes:
+    """Every rank posts one message per turn; all of them are merged, within nodes first.
+
+    A rank's memory holds, one after another: the live numbers of all ranks; its own message; where
+    there are several nodes also the merged message of its node, and those of the other nodes as
+    they arrive. Messages are doubled: a rank posts turn n + 1 only after it has collected turn n,
+    hence after everybody has posted turn n and has read turn n - 1.
+
+    Attributes:
+        message_bytes: length of a message.
+        topology: how the ranks lie on nodes.
+    """
+
+    message_bytes: int
+    topology: Topology
+
+    @classmethod
+    def of(cls, spec: ModelSpec, groups: Sequence[GroupPlan], topology: Topology) -> "Votes":
+        """Messages with one bit per group or per parameter."""
+        widest = max(len(groups), len(spec.parameters))
+        return cls(HEADER_BYTES + (widest + 7) // 8, topology)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on every rank."""
+        nodes = self.topology.nodes
+        return self._messages + 2 * self.message_bytes * (1 if nodes == 1 else 2 + nodes)
+
+    def live(self, rank: int) -> slice:
+        """The live numbers of `rank`."""
+        return slice(rank * LIVE_BYTES, (rank + 1) * LIVE_BYTES)
+
+    def own(self, turn: int) -> slice:
+        """A rank's own message."""
+        return self._message(turn, 0)
+
+    def node(self, turn: int) -> slice:
+        """The merged message of a rank's node."""
+        return self._message(turn, 1)
+
+    def arrived(self, turn: int, node: int) -> slice:
+        """The merged message of another node."""
+        return self._message(turn, 2 + node)
+
+    def schedule(self, arena: str) -> Schedule:
+        """Phases "show"; per turn "post", "collect"; between nodes "send0" or "send1", "arrive".
+
+        The digit is that of the turn, modulo 2.
+        """
+        channel, rails = f"{arena}.posted", f"{arena}.rails"
+        topology = self.topology
+
+        def peers(rank: int) -> tuple[int, ...]:
+            node = topology.node_of(rank)
+            return tuple(peer for peer in topology.ranks_of(node) if peer != rank)
+
+        def foreign(rank: int) -> list[int]:
+            own = topology.node_of(rank)
+            return [peer for peer in range(topology.world) if topology.node_of(peer) != own]
+
+        def rail(rank: int) -> tuple[int, ...]:
+            local = topology.local_rank(rank)
+            return tuple(peer for peer in foreign(rank) if topology.local_rank(peer) == local)
+
+        def put(rank: int, peer: int, source: slice, target: slice) -> Put:
+            return Put(_region(arena, rank, source), _region(arena, peer, target))
+
+        def show(rank: int) -> Sequence[Op]:
+            live = self.live(rank)
+            return [put(rank, peer, live, live) for peer in foreign(rank)]
+
+        def send(rank: int, turn: int) -> Sequence[Op]:
+            target = self.arrived(turn, topology.node_of(rank))
+            moves = [put(rank, peer, self.node(turn), target) for peer in rail(rank)]
+            return [*moves, Signal(rails, rail(rank))]
+
+        return Schedule(
+            arena,
+            topology.world,
+            {
+                "show": _all(topology, show),
+                "post": _all(topology, lambda rank: [Signal(channel, peers(rank))]),
+                "collect": _all(topology, lambda rank: [Wait(p, channel) for p in peers(rank)]),
+                "send0": _all(topology, lambda rank: send(rank, 0)),
+                "send1": _all(topology, lambda rank: send(rank, 1)),
+                "arrive": _all(topology, lambda rank: [Wait(p, rails) for p in rail(rank)]),
+            },
+        )
+
+    @property
+    def _messages(self) -> int:
+        return self.topology.world * LIVE_BYTES
+
+    def _message(self, turn: int, index: int) -> slice:
+        start = self._messages + (2 * index + turn % 2) * self.message_bytes
+        return slice(start, start + self.message_bytes)
+
+
+def _region(arena: str, rank: int, bytes_: slice) -> Region:
+    return Region(arena, rank, bytes_.start, bytes_.stop - bytes_.start)
+
+
+def _all(topology: Topology, ops: Callable[[int], Sequence[Op]]) -> tuple[tuple[Op, ...], ...]:
+    return tuple(tuple(ops(rank)) for rank in range(topology.world))
