@@ -158,6 +158,10 @@ class _Rectangle:
         for rows, blocks in tiles(self._rows, self._blocks):
             row = torch.arange(rows.start, rows.stop, device=device)
             block = torch.arange(blocks.start, blocks.stop, device=device)
-            values = self._scales[:, blocks.start : blocks.stop].index_select(0, row // self._band)
+            # Converted before rows repeat.
+            first, last = rows[0] // self._band, rows[-1] // self._band
+            bands = self._scales[first : last + 1, blocks.start : blocks.stop]
+            bands = to_cells(bands, self._cell)
+            values = bands.index_select(0, row // self._band - first)
             cells = self._matrix.offset((row + self._row).unsqueeze(1), block + self._block)
-            self._cells.scatter_(0, cells.flatten(), to_cells(values, self._cell).flatten())
+            self._cells.scatter_(0, cells.flatten(), values.flatten())
