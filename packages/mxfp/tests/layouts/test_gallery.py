@@ -12,7 +12,9 @@ from sshsdp_mxfp.layouts import pack_scales
 
 PAGE = Path(__file__).parents[4] / "docs" / "mxfp_layouts.md"
 TEXT = PAGE.read_text() if PAGE.exists() else ""
-DRAWINGS = re.findall(r"^```text\n(\w+Layout\([^\n]*\))\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+DRAWINGS = re.findall(
+    r"^```text\n(\w+Layout\([^\n]*\))\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL
+)
 EXAMPLES = re.findall(r"^```python\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
 
 pytestmark = pytest.mark.skipif(not TEXT, reason="the page is not part of a package's archive")
