@@ -37,9 +37,7 @@ def resting_terms(atom: AtomPlan) -> tuple[RestingTerm, ...]:
         terms.append(RestingTerm("main gradients", main, degrees.zero1))
     if atom.separate_main:
         terms.append(RestingTerm("main weights", main, degrees.zero1))
-    state = sum(
-        (field.dtype or atom.main_dtype).itemsize for field in atom.rule.state_fields()
-    )
+    state = sum((field.dtype or atom.main_dtype).itemsize for field in atom.rule.state_fields())
     if state:
         terms.append(RestingTerm("optimizer state", state, degrees.zero1))
     return tuple(terms)

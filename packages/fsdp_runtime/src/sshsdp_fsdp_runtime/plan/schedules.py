@@ -1,12 +1,12 @@
 """The plan's communication as zerosm schedules: one per group or atom and purpose."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from sshsdp_fsdp_runtime.plan.atom import AtomPlan, WeightForm
 from sshsdp_fsdp_runtime.plan.group import GroupPlan
 from sshsdp_fsdp_runtime.plan.plan import Plan
-from sshsdp_fsdp_runtime.plan.storage import Field, reduced_atoms
+from sshsdp_fsdp_runtime.plan.storage import CHUNK_BYTES, PARTIALS, Field, reduced_atoms
 from sshsdp_shardchain import Level
 from sshsdp_zerosm import (
     Op,
@@ -14,20 +14,25 @@ from sshsdp_zerosm import (
     Schedule,
     Signal,
     Wait,
-    WaitGeneration,
     all_gather_aliased,
-    all_gather_pull,
-    all_reduce,
-    reduce_scatter,
+    by_rank,
+    hierarchical_all_gather,
+    hierarchical_all_reduce,
+    hierarchical_reduce_scatter,
+    merge,
 )
 
 
 class ScheduleBook:
-    """Builds the schedules of a plan.
+    """Builds the schedules of a plan. Each is expanded for the ranks that are asked for.
+
+    Channels are shared by all atoms of equal degrees, which use them in an order that is the same
+    on all ranks.
 
     Args:
         plan: what was decided.
-        prefix: put before the names of arenas, so that several models share a transport.
+        prefix: put before the names of arenas and channels, so that several models share a
+            transport.
     """
 
     def __init__(self, plan: Plan, prefix: str = "") -> None:
@@ -45,204 +50,232 @@ class ScheduleBook:
         """Phase "gather": the group's full weights become readable; None if they always are."""
         parts = []
         for atom in group.atoms:
-            for ranks in _groups(atom, Level.FULL, Level.ZERO3):
-                if atom.form is WeightForm.ALIASED:
-                    parts.append(all_gather_aliased(atom.name, group=ranks, world=self._world))
-                elif atom.form is WeightForm.GATHERED:
-                    parts.append(self._gather(atom, ranks, Field.SHARD, Field.WEIGHTS))
-        return self._joined(f"{self._prefix}gather {group.label}", parts)
+            if atom.form is WeightForm.ALIASED:
+                parts.append(self._see(atom))
+            elif atom.form is WeightForm.GATHERED:
+                parts.append(
+                    self._gather(atom, (Level.FULL, Level.ZERO3), (Field.SHARD, Field.WEIGHTS))
+                )
+        return merge(f"{self._prefix}gather {group.label}", parts) if parts else None
 
     def gather_shards(self) -> Schedule | None:
         """Phase "gather", once per update: w at ZeRO-1 becomes w at ZeRO-3; None if it is that."""
         parts = [
-            self._gather(atom, ranks, Field.OWN, Field.SHARD)
+            self._gather(atom, (Level.ZERO3, Level.ZERO1), (Field.OWN, Field.SHARD))
             for atom in self._plan.atoms
             if atom.updates_apart
-            for ranks in _groups(atom, Level.ZERO3, Level.ZERO1)
         ]
-        return self._joined(f"{self._prefix}gather shards", parts)
+        return merge(f"{self._prefix}gather shards", parts) if parts else None
 
     def reduce(self, group: GroupPlan) -> Schedule | None:
-        """Phases "acquire", "ready" and "reduce" of the group's turn in its gradient slot."""
-        slot = f"{self._prefix}slot{group.slot}"
+        """Phases "acquire", "ready" and "reduce" of the group's turn in its gradient slot.
+
+        Atoms with different degrees have different readers, and groups with different atoms take
+        turns. So every turn counts for all ranks that ever read the slot: the channels' counts stay
+        in step, and the memory is free of the turn before, whatever that was.
+        """
+        meeting = _Meeting(
+            f"{self._prefix}slot{group.slot}", lambda rank: self._readers(group.slot, rank)
+        )
         parts = [
             self._reduce(
                 atom,
-                ranks,
+                (Level.FULL, Level.ZERO2),
                 (Field.GRADIENTS, Field.ACCUMULATOR),
-                slot=slot,
+                meeting.name,
                 last=not atom.separate_main_grad and atom.replicas == 1,
             )
             for atom in reduced_atoms(group)
-            for ranks in _groups(atom, Level.FULL, Level.ZERO2)
         ]
         if not parts:
             return None
-        turns = [_Turn(slot, self._readers(group.slot, rank)) for rank in range(self._world)]
+        work = merge(f"{self._prefix}reduce {group.label}", parts)
         return Schedule(
-            f"{self._prefix}reduce {group.label}",
+            work.name,
             self._world,
             {
-                phase: tuple(
-                    turn.around(phase, [part.ops(phase, rank) for part in parts])
-                    for rank, turn in enumerate(turns)
-                )
-                for phase in parts[0].phases
+                "acquire": lambda rank: meeting.wait(rank, "done", credit=1),
+                "ready": lambda rank: meeting.signal(rank, "ready"),
+                "reduce": lambda rank: (
+                    *meeting.wait(rank, "ready"),
+                    *meeting.without(work.ops("reduce", rank)),
+                    *meeting.signal(rank, "done"),
+                ),
             },
+            work.channels,
+            work.least_between,
         )
 
     def reduce_sums(self, atom: AtomPlan) -> Schedule | None:
-        """Same phases, once per step: sums at ZeRO-2 become main gradients at ZeRO-1."""
+        """Phase "reduce", once per step: sums at ZeRO-2 become main gradients at ZeRO-1."""
         if not atom.separate_main_grad:
             return None
-        parts = [
-            self._reduce(
-                atom,
-                ranks,
-                (Field.ACCUMULATOR, Field.MAIN_GRAD),
-                slot=f"{self._prefix}sums {atom.name}",
-                last=atom.replicas == 1,
-            )
-            for ranks in _groups(atom, Level.ZERO2, Level.ZERO1)
-        ]
-        return self._joined(f"{self._prefix}reduce sums {atom.name}", parts)
+        meeting = _Meeting(
+            self._channel("sums", atom), lambda rank: self._beside(atom, Level.ZERO2, rank)
+        )
+        work = self._reduce(
+            atom,
+            (Level.ZERO2, Level.ZERO1),
+            (Field.ACCUMULATOR, Field.MAIN_GRAD),
+            meeting.name,
+            last=atom.replicas == 1,
+        )
+        return Schedule(
+            f"{self._prefix}reduce sums {atom.name}",
+            self._world,
+            {
+                "reduce": lambda rank: (
+                    *meeting.signal(rank, "ready"),
+                    *meeting.wait(rank, "ready"),
+                    *meeting.without(work.ops("reduce", rank)),
+                    *meeting.signal(rank, "done"),
+                    *meeting.wait(rank, "done"),  # then the next microbatch may add to the sums
+                )
+            },
+            work.channels,
+            work.least_between,
+        )
 
     def sum_replicas(self, atom: AtomPlan) -> Schedule | None:
         """Phase "reduce": main gradients become the sum over replicas, equal on all of them."""
-        if not atom.trainable or atom.replicas == 1:
+        dtype = atom.main_dtype
+        if dtype is None or atom.replicas == 1:
             return None
-        assert atom.main_dtype is not None
-        parts = []
-        for rank in range(atom.degrees.zero1):
-            ranks = atom.layout.chain.replicas(Level.ZERO1, rank)
-            parts.append(
-                all_reduce(
-                    f"{self._prefix}replicas {atom.name}",
-                    buffers=[self.region(atom, Field.MAIN_GRAD, peer) for peer in ranks],
-                    dtype=atom.main_dtype,
-                    accumulator=atom.main_dtype,
-                    group=ranks,
-                    world=self._world,
-                    chunk_align=64 // atom.main_dtype.itemsize,
-                    scale=self._scale(last=True),
-                )
-            )
-        return self._joined(f"{self._prefix}replicas {atom.name}", parts)
-
-    def _readers(self, slot: int, rank: int) -> tuple[int, ...]:
-        """The other ranks that read gradients from `rank`'s slot, whoever has its turn."""
-        readers = dict.fromkeys(
-            peer
-            for group in self._plan.groups
-            if group.slot == slot
-            for atom in reduced_atoms(group)
-            for peer in atom.layout.chain.members(Level.FULL, Level.ZERO2, rank)
+        chain = atom.layout.chain
+        channels = self._channel("replicas", atom)
+        return by_rank(
+            f"{self._prefix}sum replicas {atom.name}",
+            world=self._world,
+            part=lambda rank: hierarchical_all_reduce(
+                atom.name,
+                buffers=lambda peer: self.region(atom, Field.MAIN_GRAD, peer),
+                dtype=dtype,
+                accumulator=dtype,
+                group=chain.replicas(Level.ZERO1, rank),
+                topology=self._plan.topology,
+                workspace=self._workspace,
+                chunk_align=64 // dtype.itemsize,
+                chunk_bytes=CHUNK_BYTES,
+                scale=self._scale(last=True),
+                channels=channels,
+            ),
         )
-        return tuple(peer for peer in readers if peer != rank)
+
+    def _see(self, atom: AtomPlan) -> Schedule:
+        chain = atom.layout.chain
+        return by_rank(
+            atom.name,
+            world=self._world,
+            part=lambda rank: all_gather_aliased(
+                atom.name, group=chain.members(Level.FULL, Level.ZERO3, rank), world=self._world
+            ),
+        )
 
     def _gather(
-        self, atom: AtomPlan, ranks: Sequence[int], source: Field, target: Field
+        self, atom: AtomPlan, levels: tuple[Level, Level], fields: tuple[Field, Field]
     ) -> Schedule:
-        return all_gather_pull(
+        outer, inner = levels
+        source, target = fields
+        channels = self._channel(f"gather {target}", atom)
+        return by_rank(
             atom.name,
-            shards=[self.region(atom, source, rank) for rank in ranks],
-            outputs=[self.region(atom, target, rank) for rank in ranks],
-            group=ranks,
             world=self._world,
+            part=lambda rank: hierarchical_all_gather(
+                atom.name,
+                shards=lambda peer: self.region(atom, source, peer),
+                outputs=lambda peer: self.region(atom, target, peer),
+                group=atom.layout.chain.members(outer, inner, rank),
+                topology=self._plan.topology,
+                chunk_bytes=CHUNK_BYTES,
+                channels=channels,
+            ),
         )
 
     def _reduce(
         self,
         atom: AtomPlan,
-        ranks: Sequence[int],
+        levels: tuple[Level, Level],
         fields: tuple[Field, Field],
-        *,
         slot: str,
+        *,
         last: bool,
     ) -> Schedule:
+        outer, inner = levels
         source, target = fields
-        span = self._plan.storage.span(atom, source, ranks[0])
-        assert span is not None
-        assert atom.main_dtype is not None
-        return reduce_scatter(
+        accumulator = atom.main_dtype
+        assert accumulator is not None
+        channels = self._channel(f"reduce {source}", atom)
+        return by_rank(
             atom.name,
-            inputs=[self.region(atom, source, rank) for rank in ranks],
-            accumulators=[self.region(atom, target, rank) for rank in ranks],
-            dtype=span.dtype,
-            accumulator=atom.main_dtype,
-            group=ranks,
             world=self._world,
-            slot=slot,
-            scale=self._scale(last=last),
+            part=lambda rank: hierarchical_reduce_scatter(
+                atom.name,
+                inputs=lambda peer: self.region(atom, source, peer),
+                accumulators=lambda peer: self.region(atom, target, peer),
+                dtype=atom.weight_dtype if source is Field.GRADIENTS else accumulator,
+                accumulator=accumulator,
+                group=atom.layout.chain.members(outer, inner, rank),
+                topology=self._plan.topology,
+                workspace=self._workspace,
+                slot=slot,
+                chunk_bytes=CHUNK_BYTES,
+                scale=self._scale(last=last),
+                channels=channels,
+            ),
         )
+
+    def _readers(self, slot: int, rank: int) -> tuple[int, ...]:
+        """The other ranks that read gradients from `rank`'s slot, whoever has its turn."""
+        atoms = [a for g in self._plan.groups if g.slot == slot for a in reduced_atoms(g)]
+        cuts = {atom.degrees: atom for atom in atoms}.values()  # one of each kind will do
+        return tuple(
+            dict.fromkeys(p for atom in cuts for p in self._beside(atom, Level.FULL, rank))
+        )
+
+    def _beside(self, atom: AtomPlan, outer: Level, rank: int) -> tuple[int, ...]:
+        """The other ranks of the node that hold a part of what is reduced from `outer`."""
+        inner = Level.ZERO2 if outer is Level.FULL else Level.ZERO1
+        topology = self._plan.topology
+        node = topology.node_of(rank)
+        members = atom.layout.chain.members(outer, inner, rank)
+        at = members.index(rank)
+        # Starting after the rank itself spreads the ranks over those that they wait for.
+        others = (*members[at + 1 :], *members[:at])
+        return tuple(peer for peer in others if topology.node_of(peer) == node)
+
+    def _workspace(self, rank: int) -> Region:
+        return Region(self._prefix + PARTIALS, rank, 0, self._plan.storage.arena(PARTIALS).nbytes)
+
+    def _channel(self, purpose: str, atom: AtomPlan) -> str:
+        degrees = atom.degrees
+        return f"{self._prefix}{purpose} {degrees.zero3},{degrees.zero2},{degrees.zero1}"
 
     def _scale(self, *, last: bool) -> float:
         """Factor of a sum; averaging comes with the last of them."""
         return 1.0 / self._world if last and self._plan.options.average == "mean" else 1.0
 
-    def _joined(self, name: str, parts: Sequence[Schedule]) -> Schedule | None:
-        """One schedule that does what all `parts` do, meeting peers once instead of once each."""
-        if not parts:
-            return None
-        phases = list(parts[0].phases)
-        return Schedule(
-            name,
-            self._world,
-            {
-                phase: tuple(
-                    _merge([part.ops(phase, rank) for part in parts]) for rank in range(self._world)
-                )
-                for phase in phases
-            },
-        )
-
 
 @dataclass(frozen=True, slots=True)
-class _Turn:
-    """One use of a slot on one rank: taken when all readers are done, announced, given back.
+class _Meeting:
+    """Signals between ranks around memory that they read of each other.
 
-    Atoms with different degrees have different readers, and groups with different atoms take
-    turns. So every turn counts for all ranks that ever read the slot: the channels' counts stay in
-    step, and the memory is free of the turn before whatever that was.
+    Attributes:
+        name: of the memory; "ready" says that it is written, "done" that it was read.
+        peers: the ranks that a rank meets.
     """
 
-    slot: str
-    readers: tuple[int, ...]
+    name: str
+    peers: Callable[[int], tuple[int, ...]]
 
-    def around(self, phase: str, parts: Sequence[tuple[Op, ...]]) -> tuple[Op, ...]:
-        """The work of all parts of a phase between the turn's own waits and signals."""
-        ready, done = f"{self.slot}.ready", f"{self.slot}.done"
-        work = tuple(op for part in parts for op in part if not self._synchronizes(op))
-        match phase:
-            case "acquire":
-                return tuple(Wait(peer, done, credit=1) for peer in self.readers)
-            case "ready":
-                return (Signal(ready, self.readers),)
-            case _:
-                waits = tuple(Wait(peer, ready) for peer in self.readers)
-                return (*waits, *work, Signal(done, self.readers))
+    def signal(self, rank: int, what: str) -> Sequence[Op]:
+        """Tell all peers."""
+        return (Signal(f"{self.name}.{what}", self.peers(rank)),)
 
-    def _synchronizes(self, op: Op) -> bool:
-        channels = (f"{self.slot}.ready", f"{self.slot}.done")
-        return isinstance(op, Wait | Signal) and op.channel in channels
+    def wait(self, rank: int, what: str, credit: int = 0) -> Sequence[Op]:
+        """Hear of all peers."""
+        return [Wait(peer, f"{self.name}.{what}", credit) for peer in self.peers(rank)]
 
-
-def _merge(parts: Sequence[tuple[Op, ...]]) -> tuple[Op, ...]:
-    """Operations of parts that run as one: every wait and every signal once.
-
-    Parts on one rank wait for the same peers, then work, then signal the same peers.
-    """
-    parts = [part for part in parts if part]
-    if len(parts) < 2:
-        return parts[0] if parts else ()
-    ops = [op for part in parts for op in part]
-    waits = [op for op in ops if isinstance(op, Wait | WaitGeneration)]
-    signals = [op for op in ops if isinstance(op, Signal)]
-    work = [op for op in ops if not isinstance(op, Wait | WaitGeneration | Signal)]
-    return (*dict.fromkeys(waits), *work, *dict.fromkeys(signals))
-
-
-def _groups(atom: AtomPlan, outer: Level, inner: Level) -> list[tuple[int, ...]]:
-    """Groups of ranks that hold the chunks of `inner` in one chunk of `outer`, in buffer order."""
-    chain = atom.layout.chain
-    return list(dict.fromkeys(chain.members(outer, inner, rank) for rank in range(chain.world)))
+    def without(self, ops: Sequence[Op]) -> Sequence[Op]:
+        """Operations less those by which their builder lets their own ranks meet."""
+        channels = (f"{self.name}.ready", f"{self.name}.done")
+        return [op for op in ops if not isinstance(op, Wait | Signal) or op.channel not in channels]

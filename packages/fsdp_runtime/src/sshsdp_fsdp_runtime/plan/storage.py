@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from math import prod
+from math import gcd, prod
 
 import torch
 
@@ -11,8 +11,8 @@ from sshsdp_fsdp_runtime.plan.atom import ALIGN_BYTES, AtomPlan, WeightForm
 from sshsdp_fsdp_runtime.plan.group import GroupPlan
 from sshsdp_fsdp_runtime.plan.model_spec import ModelSpec
 from sshsdp_fsdp_runtime.plan.votes import Votes
-from sshsdp_shardchain import Level, Range
-from sshsdp_zerosm import Topology
+from sshsdp_shardchain import Degrees, Level, Range, ShardChain
+from sshsdp_zerosm import Topology, all_reduce_workspace, reduce_scatter_workspace
 
 
 class Field(StrEnum):
@@ -82,10 +82,19 @@ class Storage:
         for arena, entries in (*_slot_arenas(groups), *_whole_arenas(atoms, topology)):
             arenas.append(arena)
             bases.update({key: (arena.name, offset) for key, offset in entries})
+        if partials := _partial_bytes(atoms, topology):
+            arenas.append(ArenaPlan(PARTIALS, partials, shared=False))
         if topology.world > 1:
             arenas.append(ArenaPlan("staging", _staging_bytes(spec), shared=True))
             arenas.append(ArenaPlan("votes", Votes.of(spec, groups, topology).nbytes, shared=False))
         return cls(tuple(arenas), topology, bases)
+
+    def arena(self, name: str) -> ArenaPlan:
+        """The arena of this name; KeyError if the plan has none."""
+        for arena in self.arenas:
+            if arena.name == name:
+                return arena
+        raise KeyError(f"expected one of {[a.name for a in self.arenas]}, got {name!r}")
 
     def allocated(self, atom: AtomPlan, field: Field) -> bool:
         """Whether the field has bytes of its own, rather than being a part of another field."""
@@ -151,6 +160,10 @@ def align_bytes(nbytes: int) -> int:
     return -(-nbytes // ALIGN_BYTES) * ALIGN_BYTES
 
 
+PARTIALS = "partials"  # arena for sums of one node's gradients on their way between nodes
+
+CHUNK_BYTES = 2**20  # of a shard or sum that is on its way while another is worked on
+
 STAGING_LIMIT = 4 * 2**20  # bytes; large enough to amortize a barrier, small beside any model
 
 
@@ -159,6 +172,61 @@ def _staging_bytes(spec: ModelSpec) -> int:
     sizes = [p.numel * p.dtype.itemsize for p in spec.parameters]
     sizes += [prod(shape) * dtype.itemsize for _, shape, dtype in spec.buffers]
     return align_bytes(min(max(sizes, default=0), STAGING_LIMIT))
+
+
+def _partial_bytes(atoms: Sequence[AtomPlan], topology: Topology) -> int:
+    """Bytes of partial sums: the most that any reduction needs, since they take turns."""
+    longest: dict[tuple[Degrees, torch.dtype], int] = {}
+    for atom in atoms:
+        if atom.main_dtype is not None:
+            key = (atom.degrees, atom.main_dtype)
+            longest[key] = max(longest.get(key, 0), atom.layout.numel)
+    return max(
+        (
+            needed
+            for (degrees, dtype), numel in longest.items()
+            for needed in _partials_of(degrees, dtype, numel, topology)
+        ),
+        default=0,
+    )
+
+
+def _partials_of(
+    degrees: Degrees, dtype: torch.dtype, numel: int, topology: Topology
+) -> Iterator[int]:
+    """What the reductions of a list need, over every kind of group of ranks."""
+    chain = ShardChain(numel, degrees, topology.world)
+    for outer, inner in ((Level.FULL, Level.ZERO2), (Level.ZERO2, Level.ZERO1)):
+        for rank in _representatives(degrees.chunks(inner), degrees.chunks(outer), topology):
+            yield reduce_scatter_workspace(
+                counts=[numel // degrees.chunks(inner)],
+                accumulator=dtype,
+                group=chain.members(outer, inner, rank),
+                topology=topology,
+                chunk_bytes=CHUNK_BYTES,
+            )
+    for rank in range(min(degrees.zero1, topology.ranks_per_node)):
+        yield all_reduce_workspace(
+            numel=numel // degrees.zero1,
+            accumulator=dtype,
+            group=chain.replicas(Level.ZERO1, rank),
+            topology=topology,
+            chunk_align=ALIGN_BYTES // dtype.itemsize,
+            chunk_bytes=CHUNK_BYTES,
+        )
+
+
+def _representatives(inner: int, outer: int, topology: Topology) -> Iterator[int]:
+    """One rank of every group that lies differently on its nodes.
+
+    Sets of `inner` ranks follow each other; a set begins at a place in its node that comes again
+    after so many sets. Within a set, `outer` groups are interleaved.
+    """
+    per_node = topology.ranks_per_node
+    sets = min(per_node // gcd(inner, per_node), topology.world // inner)
+    for start in range(sets):
+        for rank in range(min(outer, per_node)):
+            yield start * inner + rank
 
 
 _Entries = list[tuple[tuple[str, Field], int]]  # (atom, field) and its offset in the arena

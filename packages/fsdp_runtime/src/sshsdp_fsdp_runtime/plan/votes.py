@@ -1,6 +1,6 @@
 """Memory and messages with which ranks agree on their backward passes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sshsdp_fsdp_runtime.plan.group import GroupPlan
@@ -92,13 +92,14 @@ class Votes:
             arena,
             topology.world,
             {
-                "show": _all(topology, show),
-                "post": _all(topology, lambda rank: [Signal(channel, peers(rank))]),
-                "collect": _all(topology, lambda rank: [Wait(p, channel) for p in peers(rank)]),
-                "send0": _all(topology, lambda rank: send(rank, 0)),
-                "send1": _all(topology, lambda rank: send(rank, 1)),
-                "arrive": _all(topology, lambda rank: [Wait(p, rails) for p in rail(rank)]),
+                "show": show,
+                "post": lambda rank: [Signal(channel, peers(rank))],
+                "collect": lambda rank: [Wait(peer, channel) for peer in peers(rank)],
+                "send0": lambda rank: send(rank, 0),
+                "send1": lambda rank: send(rank, 1),
+                "arrive": lambda rank: [Wait(peer, rails) for peer in rail(rank)],
             },
+            (channel, rails),
         )
 
     @property
@@ -112,7 +113,3 @@ class Votes:
 
 def _region(arena: str, rank: int, bytes_: slice) -> Region:
     return Region(arena, rank, bytes_.start, bytes_.stop - bytes_.start)
-
-
-def _all(topology: Topology, ops: Callable[[int], Sequence[Op]]) -> tuple[tuple[Op, ...], ...]:
-    return tuple(tuple(ops(rank)) for rank in range(topology.world))

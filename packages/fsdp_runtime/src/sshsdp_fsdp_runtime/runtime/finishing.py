@@ -39,8 +39,6 @@ class Finishing:
         self._sum_replicas = sum_replicas
         self._counts = rank < buffers.atom.degrees.zero1
         self._undo = undo
-        if reduce_sums is not None:
-            reduce_sums.run("acquire")
 
     def run(self, used: Mapping[str, bool]) -> None:
         """Finish the gradients, unless no rank has any. Collective."""
@@ -49,10 +47,7 @@ class Finishing:
         if self._reduce_sums is not None or self._sum_replicas is not None:
             self._fill()
         if self._reduce_sums is not None:
-            self._reduce_sums.run("ready")
             self._reduce_sums.run("reduce")
-            # Peers read the sums; when they have, the next microbatch may add to them.
-            self._reduce_sums.run("acquire")
         if self._sum_replicas is not None:
             self._sum_replicas.run("reduce")
 
