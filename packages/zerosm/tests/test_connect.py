@@ -10,8 +10,9 @@ import pytest
 from testing.ranks import run_ranks
 from torch.distributed import FileStore, PrefixStore
 
-import sshsdp_zerosm.shared_memory.card as card_module
-import sshsdp_zerosm.shared_memory.transport as transport_module
+import sshsdp_zerosm.card as card_module
+import sshsdp_zerosm.meeting as meeting_module
+import sshsdp_zerosm.shared_memory.node as node_module
 from sshsdp_zerosm import PeerDiedError, TransportError, WaitTimeoutError, connect
 from sshsdp_zerosm.loopback import LoopbackTransport
 from sshsdp_zerosm.shared_memory import SharedMemoryTransport
@@ -24,7 +25,7 @@ from sshsdp_zerosm.shared_memory import SharedMemoryTransport
         ({"rank": -1, "world": 2}, "got rank -1"),
         ({"rank": 0, "world": 2}, "a store to find the other 1 ranks, got None"),
         ({"rank": 0, "world": 2, "kind": "loopback"}, "world 1 for kind 'loopback', got 2"),
-        ({"rank": 0, "world": 1, "kind": "tcp"}, "one of auto, shared_memory, loopback, got 'tcp'"),
+        ({"rank": 0, "world": 1, "kind": "tcp"}, "composite, loopback, got 'tcp'"),
         ({"rank": 0, "world": 1, "timeout": 0}, "a timeout above 0 seconds, got 0"),
     ],
 )
@@ -102,8 +103,10 @@ def test_ranks_of_another_host_or_container_are_the_same_clear_error(monkeypatch
             identity = list(card_module.host_identity())
             identity[index] = what
             monkeypatch.setattr(card_module, "host_identity", lambda: tuple(identity))
-        with pytest.raises(TransportError, match="all ranks on one host and in one") as caught:
-            connect(rank.rank, 3, rank.store, timeout=30)
+        with pytest.raises(
+            TransportError, match="all ranks of a node on one host and in one"
+        ) as caught:
+            connect(rank.rank, 3, rank.store, timeout=30, kind="shared_memory")
         return str(caught.value)
 
     answers = run_ranks(rank_main, 3)
@@ -135,18 +138,18 @@ def test_a_stranger_on_the_socket_is_ignored(monkeypatch):
 
     def rank_main(rank):
         if rank.rank == 1:
-            original = transport_module.trade_cards
+            original = meeting_module.trade_cards
 
             def trade(*arguments):
-                cards = original(*arguments)
+                cards, prefix = original(*arguments)
                 for message in (b"nonsense", b"\1\0\0\0" + b"0" * 32, b""):
                     stranger = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
                     stranger.connect(cards[0].socket_name)
                     stranger.send(message)
                     strangers.append(stranger)
-                return cards
+                return cards, prefix
 
-            monkeypatch.setattr(transport_module, "trade_cards", trade)
+            monkeypatch.setattr(meeting_module, "trade_cards", trade)
         with connect(rank.rank, 2, rank.store, timeout=30) as transport:
             assert transport.exchange(b"x") == [b"x", b"x"]
 
@@ -168,7 +171,7 @@ def test_a_process_that_pretends_to_be_a_rank_is_refused(monkeypatch):
 def test_a_rank_that_dies_while_it_connects_is_named(monkeypatch):
     def rank_main(rank):
         if rank.rank == 1:
-            monkeypatch.setattr(transport_module, "Mesh", lambda *_: os._exit(1))
+            monkeypatch.setattr(node_module, "Mesh", lambda *_: os._exit(1))
         start = time.monotonic()
         with pytest.raises(PeerDiedError, match="rank 1 died"):
             connect(rank.rank, 3, rank.store, timeout=60)
@@ -180,7 +183,7 @@ def test_a_rank_that_dies_while_it_connects_is_named(monkeypatch):
 def test_no_descriptor_is_left_when_connecting_fails(monkeypatch):
     def rank_main(rank):
         before = len(os.listdir("/proc/self/fd"))
-        monkeypatch.setattr(transport_module.Mesh, "connect", _refuse)
+        monkeypatch.setattr(node_module.Mesh, "connect", _refuse)
         with pytest.raises(TransportError, match="refused"):
             connect(rank.rank, 2, rank.store, timeout=30)
         assert len(os.listdir("/proc/self/fd")) == before

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sshsdp_zerosm.shared_memory.limits import available_bytes
+from sshsdp_zerosm.limits import available_bytes
 
 MIB = 1024 * 1024
 

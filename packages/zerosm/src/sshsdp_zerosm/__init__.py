@@ -25,6 +25,7 @@ from sshsdp_zerosm.counters import Counters
 from sshsdp_zerosm.errors import (
     AbortedError,
     DeadlockError,
+    OrderError,
     PeerClosedError,
     PeerDiedError,
     TransportError,
@@ -48,6 +49,7 @@ __all__ = [
     "Fence",
     "Loopback",
     "Op",
+    "OrderError",
     "PeerClosedError",
     "PeerDiedError",
     "Program",

@@ -17,17 +17,25 @@ def padded(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
+def local_memory(nbytes: int) -> Memory:
+    """Zeroed whole pages, at least `nbytes`, of this process; not touched yet."""
+    size = padded(nbytes)
+    raw = np.zeros(size + ALIGNMENT, dtype=np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + size]
+
+
 class Arena:
     """One named piece of memory per rank, all of the same size.
 
     Attributes:
         name: the same on all ranks.
         nbytes: bytes of each rank's memory, as asked for; it starts zeroed at a page boundary.
-        shared: all ranks' memory is one and the same.
+        shared: the memory of all ranks of a node is one and the same.
     """
 
     def __init__(
-        self, name: str, nbytes: int, *, shared: bool, rank: int, memories: Sequence[Memory]
+        self, name: str, nbytes: int, *, shared: bool, rank: int, memories: Sequence[Memory | None]
     ) -> None:
         self.name = name
         self.nbytes = nbytes
@@ -52,11 +60,17 @@ class Arena:
                 f"arena {self.name!r}: expected a rank below {len(self._memories)} whose memory "
                 f"exists, got {at}"
             )
+        memory = self._memories[at]
+        if memory is None:
+            raise TransportError(
+                f"arena {self.name!r}: expected a rank whose memory rank {self._rank} addresses, "
+                f"got rank {at} of another node: put to it, and let it put"
+            )
         # Not an inference tensor, wherever this is called: programs write through it later.
         with torch.inference_mode(False):
             if self.nbytes == 0:  # numpy's empty arrays have strides that views refuse
                 return torch.empty(0, dtype=torch.uint8)
-            return torch.from_numpy(self._memories[at][: self.nbytes])
+            return torch.from_numpy(memory[: self.nbytes])
 
     def release(self) -> None:
         """Drop this object's hold on the memory."""

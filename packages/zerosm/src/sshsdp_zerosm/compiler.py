@@ -11,6 +11,7 @@ from sshsdp_zerosm.ops import Fence, Op, Pull, Put, Reduce, Signal, Wait, WaitGe
 from sshsdp_zerosm.program import Host, Phase, Program
 from sshsdp_zerosm.reduction import Reduction, Scratch
 from sshsdp_zerosm.region import Region
+from sshsdp_zerosm.remote import Remote
 from sshsdp_zerosm.schedule import Schedule
 from sshsdp_zerosm.steps import (
     CopyStep,
@@ -33,6 +34,7 @@ class Compiler:
         boards: of all ranks.
         waiter: who waits.
         addressable: whether this rank reads a rank's memory directly.
+        remote: makes puts to other ranks; None where all memory can be written.
     """
 
     def __init__(
@@ -42,7 +44,9 @@ class Compiler:
         boards: Sequence[Board],
         waiter: Waiter,
         addressable: Callable[[int], bool],
+        remote: Remote | None = None,
     ) -> None:
+        self._remote = remote
         self._addressable = addressable
         self._rank = rank
         self._arenas = arenas
@@ -64,12 +68,15 @@ class Compiler:
                 f"transport, got {schedule.world}"
             )
         self._channels.admit(schedule)
+        if self._remote is not None:
+            self._remote.program()
         phases = {}
         for name in schedule.phases:
             ops = schedule.ops(name, self._rank)
             for op in ops:
                 self._check_readable(schedule, op)
-            phases[name] = Phase(name, [self._step(op) for op in ops])
+            steps = [] if self._remote is None else [self._remote.start(schedule.name, name)]
+            phases[name] = Phase(name, [*steps, *(self._step(op) for op in ops)])
         return Program(schedule.name, phases, host)
 
     def _check_readable(self, schedule: Schedule, op: Op) -> None:
@@ -89,13 +96,14 @@ class Compiler:
     def _step(self, op: Op) -> Step:
         own = self._boards[self._rank]
         match op:
-            case Pull() | Put():
-                return CopyStep(
-                    self._bytes(op.source), self._bytes(op.target), pull=isinstance(op, Pull)
-                )
+            case Pull():
+                moved = self._moved([op.source])
+                return CopyStep(self._bytes(op.source), self._bytes(op.target), moved, pull=True)
+            case Put():
+                return self._put(op)
             case Fence():
-                self._bytes(op.source)  # it must exist
-                return FenceStep()
+                source = self._bytes(op.source)  # it must exist
+                return FenceStep() if self._remote is None else self._remote.fence(source)
             case Signal():
                 return SignalStep(own, self._channels.word(op.channel), op.to, self._waiter)
             case Wait():
@@ -106,15 +114,35 @@ class Compiler:
             case Reduce():
                 return self._reduce(op)
 
+    def _put(self, op: Put) -> Step:
+        source, to = self._bytes(op.source), op.target.rank
+        if self._remote is not None and not self._addressable(to):
+            self._check_inside(op.target)
+            return self._remote.put(source, to, op.target.arena, op.target.offset)
+        return CopyStep(source, self._bytes(op.target), self._moved([op.target]), pull=False)
+
+    def _moved(self, regions: Sequence[Region]) -> tuple[int, int]:
+        """Bytes of other ranks' regions, within and between nodes."""
+        near = [region for region in regions if self._addressable(region.rank)]
+        within = sum(region.nbytes for region in near if region.rank != self._rank)
+        return within, sum(region.nbytes for region in regions) - sum(
+            region.nbytes for region in near
+        )
+
     def _reduce(self, op: Reduce) -> ReduceStep:
         with torch.inference_mode(False):
             sources = [self._bytes(source).view(op.dtype) for source in op.sources]
             target = self._bytes(op.target).view(op.stored)
             reduction = Reduction(sources, target, op.accumulator, op.scale, self._scratch)
         nbytes = sum(source.nbytes for source in op.sources)
-        return ReduceStep(reduction, nbytes, partial=op.partial)
+        return ReduceStep(reduction, nbytes, self._moved(op.sources), partial=op.partial)
 
     def _bytes(self, region: Region) -> torch.Tensor:
+        arena = self._check_inside(region)
+        with torch.inference_mode(False):
+            return arena.tensor(region.rank)[region.offset : region.stop]
+
+    def _check_inside(self, region: Region) -> Arena:
         if region.arena not in self._arenas:
             raise ValueError(
                 f"expected one of the arenas {', '.join(self._arenas) or '(none)'}, got {region}"
@@ -125,5 +153,4 @@ class Compiler:
                 f"expected a region inside the {arena.nbytes} bytes of arena {arena.name!r}, "
                 f"got {region}"
             )
-        with torch.inference_mode(False):
-            return arena.tensor(region.rank)[region.offset : region.stop]
+        return arena

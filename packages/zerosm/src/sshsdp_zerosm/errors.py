@@ -6,11 +6,23 @@ class TransportError(RuntimeError):
 
 
 class PeerDiedError(TransportError):
-    """A rank's process is gone although its transport was not closed."""
+    """A rank's process is gone although its transport was not closed.
+
+    Attributes:
+        peers: the ranks that died, where they are known.
+    """
+
+    def __init__(self, text: str, peers: tuple[int, ...] = ()) -> None:
+        self.peers = peers
+        super().__init__(text)
 
 
 class PeerClosedError(TransportError):
     """A rank closed its transport while another still waited for it."""
+
+
+class OrderError(TransportError):
+    """Ranks of an ordered transport ran different programs; the text says who ran what."""
 
 
 class AbortedError(TransportError):

@@ -3,9 +3,7 @@
 import random
 from collections.abc import Iterable, Sequence
 
-import numpy as np
-
-from sshsdp_zerosm.arena import ALIGNMENT, Arena, Memory, padded
+from sshsdp_zerosm.arena import Arena, Memory, local_memory, padded
 from sshsdp_zerosm.board import BARRIER, BOARD_BYTES, Board
 from sshsdp_zerosm.errors import DeadlockError, TransportError
 from sshsdp_zerosm.program import Phase, Program
@@ -139,7 +137,7 @@ class _Memories:
         """All ranks' memories."""
         if name not in self._known:
             count = 1 if shared else world
-            memories = [_aligned(nbytes) for _ in range(count)]
+            memories = [local_memory(nbytes) for _ in range(count)]
             self._known[name] = (nbytes, shared, memories * world if shared else memories)
         return self._known[name][2]
 
@@ -164,13 +162,6 @@ class _LoopbackWaiter:
 
     def wake(self, word: int, to: Iterable[int]) -> None:
         """Nobody sleeps."""
-
-
-def _aligned(nbytes: int) -> Memory:
-    size = padded(nbytes)
-    raw = np.zeros(size + ALIGNMENT, dtype=np.uint8)
-    start = -raw.ctypes.data % ALIGNMENT
-    return raw[start : start + size]
 
 
 def _who_waits(phase: str, phases: list[Phase], at: list[int], left: list[int]) -> str:

@@ -44,6 +44,8 @@ class Phase:
         counters.pulled_bytes += tally.pulled_bytes
         counters.put_bytes += tally.put_bytes
         counters.reduced_bytes += tally.reduced_bytes
+        counters.within_bytes += tally.within_bytes
+        counters.between_bytes += tally.between_bytes
         counters.gathers += tally.gathers
         counters.waits += tally.waits
         counters.signals += tally.signals

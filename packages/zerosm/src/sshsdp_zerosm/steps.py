@@ -36,9 +36,12 @@ class Step:
 class CopyStep(Step):
     """Pull or Put."""
 
-    __slots__ = ("_pull", "_source", "_target")
+    __slots__ = ("_moved", "_pull", "_source", "_target")
 
-    def __init__(self, source: torch.Tensor, target: torch.Tensor, *, pull: bool) -> None:
+    def __init__(
+        self, source: torch.Tensor, target: torch.Tensor, moved: tuple[int, int], *, pull: bool
+    ) -> None:
+        self._moved = moved
         self._source = source
         self._target = target
         self._pull = pull
@@ -54,6 +57,7 @@ class CopyStep(Step):
             counters.pulled_bytes += self._source.nbytes
         else:
             counters.put_bytes += self._source.nbytes
+        _add_moved(counters, self._moved)
 
 
 class FenceStep(Step):
@@ -69,16 +73,20 @@ class FenceStep(Step):
 class ReduceStep(Step):
     """Reduce."""
 
-    __slots__ = ("_nbytes", "run")
+    __slots__ = ("_moved", "_nbytes", "run")
 
-    def __init__(self, reduction: Reduction, nbytes: int, *, partial: bool = False) -> None:
+    def __init__(
+        self, reduction: Reduction, nbytes: int, moved: tuple[int, int], *, partial: bool = False
+    ) -> None:
         self._nbytes = nbytes
+        self._moved = moved
         run = reduction.overwrite if partial else reduction.run
         self.run = run  # type: ignore[method-assign]  # saves a call per execution
 
     def tally(self, counters: Counters) -> None:
         """Add the source bytes."""
         counters.reduced_bytes += self._nbytes
+        _add_moved(counters, self._moved)
 
 
 class SignalStep(Step):
@@ -169,3 +177,9 @@ class GenerationStep(Step):
     def tally(self, counters: Counters) -> None:
         """Add one wait."""
         counters.waits += 1
+
+
+def _add_moved(counters: Counters, moved: tuple[int, int]) -> None:
+    within, between = moved
+    counters.within_bytes += within
+    counters.between_bytes += between

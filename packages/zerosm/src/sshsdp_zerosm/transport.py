@@ -8,12 +8,13 @@ from types import TracebackType
 from typing import Any, Self
 
 from sshsdp_zerosm.arena import Arena
-from sshsdp_zerosm.board import ABORTED, BARRIER, CLOSED, GENERATION, Board
+from sshsdp_zerosm.board import ABORTED, BARRIER, CLOSED, GENERATION, MAILBOX_BYTES, Board
 from sshsdp_zerosm.compiler import Compiler
 from sshsdp_zerosm.counters import Counters
 from sshsdp_zerosm.errors import AbortedError, TransportError
 from sshsdp_zerosm.mailbox import Exchange, Kind, Mailbox
 from sshsdp_zerosm.program import Program
+from sshsdp_zerosm.remote import Remote
 from sshsdp_zerosm.schedule import Schedule
 from sshsdp_zerosm.topology import Topology
 from sshsdp_zerosm.waiter import Waiter
@@ -30,6 +31,7 @@ class Transport(ABC):
         rank: this rank.
         world: number of ranks.
         topology: which ranks share a node.
+        max_exchange_bytes: longest payload of an exchange.
         timeout: seconds that a wait may take.
         external_bytes: memory of arenas and control pages that this rank created, whole pages.
         counters: what this rank has moved.
@@ -37,6 +39,7 @@ class Transport(ABC):
     """
 
     store: Any = None
+    max_exchange_bytes: int = MAILBOX_BYTES
 
     def __init__(
         self,
@@ -46,6 +49,7 @@ class Transport(ABC):
         boards: Sequence[Board],
         waiter: Waiter,
         topology: Topology | None = None,
+        remote: Remote | None = None,
     ) -> None:
         self.rank = rank
         self.world = world
@@ -59,13 +63,13 @@ class Transport(ABC):
         self._waiter = waiter
         self._mailbox = Mailbox(rank, boards, waiter)
         self._arenas: dict[str, Arena] = {}
-        self._compiler = Compiler(rank, self._arenas, boards, waiter, self.addressable)
+        self._compiler = Compiler(rank, self._arenas, boards, waiter, self.addressable, remote)
         self._programs: weakref.WeakSet[Program] = weakref.WeakSet()
         self._sealed = False
         self._closed = False
 
     def arena(self, name: str, nbytes: int, *, shared: bool = False) -> Arena:
-        """Collective: zeroed memory of `nbytes` bytes per rank (`shared`: one for all ranks).
+        """Collective: zeroed memory of `nbytes` bytes per rank (`shared`: per node).
 
         Raises:
             ValueError: a name that is taken, or a negative size.
@@ -158,6 +162,7 @@ class Transport(ABC):
             return
         self._own.reason = reason
         self._own.words[ABORTED] = 1
+        self._waiter.wake(ABORTED, self._others)
         self._waiter.failure = self._waiter.failure or AbortedError(
             f"rank {self.rank} aborted: {reason}"
         )

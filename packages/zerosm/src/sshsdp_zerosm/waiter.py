@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from sshsdp_zerosm.board import ABORTED, Board
-from sshsdp_zerosm.errors import AbortedError, TransportError
+from sshsdp_zerosm.errors import AbortedError, PeerClosedError, PeerDiedError, TransportError
 
 
 class Waiter(Protocol):
@@ -30,3 +30,22 @@ def find_abort(boards: Sequence[Board]) -> AbortedError | None:
         if board.words[ABORTED]:
             return AbortedError(f"rank {rank} aborted: {board.reason}")
     return None
+
+
+def peers_died(rank: int, peers: Iterable[int]) -> PeerDiedError:
+    """The error for ranks that ended without a word, as seen by `rank`."""
+    died = tuple(sorted(peers))
+    names = ", ".join(f"rank {peer}" for peer in died)
+    return PeerDiedError(
+        f"{names} died: the process ended without closing its transport, as seen by rank {rank}; "
+        f"look at the output of {names} and start all ranks again",
+        died,
+    )
+
+
+def peer_closed(rank: int, peer: int) -> PeerClosedError:
+    """The error for a wait of `rank` for a rank that has left."""
+    return PeerClosedError(
+        f"rank {rank} waits for rank {peer}, which has closed its transport: look at why rank "
+        f"{peer} ended before the others"
+    )

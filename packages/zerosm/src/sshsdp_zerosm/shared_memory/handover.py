@@ -1,4 +1,4 @@
-"""Memory from its creators to all ranks."""
+"""Memory from its creators to all ranks of the node."""
 
 import mmap
 from collections.abc import Sequence
@@ -9,27 +9,27 @@ from sshsdp_zerosm.shared_memory.mesh import Mesh
 
 
 class Handover:
-    """Creates memory on some ranks and maps it on all; the same calls on all ranks.
+    """Creates memory on some ranks and maps it on all; the same calls on all ranks of the node.
 
     Args:
         rank: this rank.
-        world: number of ranks.
+        ranks: of the node.
         mesh: connected to all others.
     """
 
-    def __init__(self, rank: int, world: int, mesh: Mesh) -> None:
+    def __init__(self, rank: int, ranks: Sequence[int], mesh: Mesh) -> None:
         self._rank = rank
-        self._world = world
+        self._ranks = ranks
         self._mesh = mesh
         self._tag = 0
 
     def run(
         self, name: str, nbytes: int, creators: Sequence[int]
-    ) -> tuple[list[mmap.mmap], list[str]]:
+    ) -> tuple[dict[int, mmap.mmap], list[str]]:
         """Each creator makes `nbytes` (> 0) of memory; all ranks map all of it.
 
         Returns:
-            The creators' memories in order, and what went wrong on this rank (then the memories
+            The memories by creator, and what went wrong on this rank (then the memories
             are incomplete). A creator that fails still tells the others, so nobody hangs.
         """
         self._tag += 1
@@ -40,10 +40,10 @@ class Handover:
                 descriptor = create(name, nbytes)
             except OSError as error:
                 errors.append(f"can't reserve {nbytes} bytes ({error})")
-            for peer in range(self._world):
+            for peer in self._ranks:
                 if peer != self._rank:
                     self._mesh.send(peer, self._tag, descriptor)
-        mappings = []
+        mappings: dict[int, mmap.mmap] = {}
         for creator in creators:
             own = creator == self._rank
             received = descriptor if own else self._mesh.receive(creator, self._tag)
@@ -51,7 +51,7 @@ class Handover:
                 errors.append(f"got no memory from rank {creator}")
                 continue
             try:
-                mappings.append(map_memory(received, nbytes))
+                mappings[creator] = map_memory(received, nbytes)
             except (OSError, TransportError) as error:
                 errors.append(f"can't map the memory of rank {creator} ({error})")
         return mappings, errors

@@ -1,13 +1,13 @@
-"""A socket to every other rank, over which memory is handed over."""
+"""A socket to every other rank of the node, over which memory is handed over."""
 
 import contextlib
 import socket
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 
+from sshsdp_zerosm.card import Card
 from sshsdp_zerosm.errors import PeerDiedError, TransportError, WaitTimeoutError
-from sshsdp_zerosm.shared_memory.card import Card
 from sshsdp_zerosm.shared_memory.peers import Peers
 
 _HELLO = struct.Struct("<i32s")
@@ -16,13 +16,13 @@ _SLICE = 0.05  # seconds between looks at the peers' health
 
 
 class Mesh:
-    """Connected sockets between all ranks of one host.
+    """Connected sockets between all ranks of one node.
 
     Higher ranks connect to lower ones. Both ends check the other's user and process id with the
     kernel (SO_PEERCRED); the connecting end also says the listener's token.
     """
 
-    def __init__(self, rank: int, cards: Sequence[Card], peers: Peers, timeout: float) -> None:
+    def __init__(self, rank: int, cards: Mapping[int, Card], peers: Peers, timeout: float) -> None:
         self._rank = rank
         self._cards = cards
         self._peers = peers
@@ -31,7 +31,7 @@ class Mesh:
 
     def connect(self, listener: socket.socket) -> None:
         """Connect to the lower ranks and accept the higher ones; `listener` is the own socket."""
-        for peer in range(self._rank):
+        for peer in (peer for peer in self._cards if peer < self._rank):
             connection = new_socket()
             self._sockets[peer] = connection
             try:
@@ -42,7 +42,7 @@ class Mesh:
             connection.send(_HELLO.pack(self._rank, self._cards[peer].token.encode()))
         listener.settimeout(_SLICE)
         deadline = time.monotonic() + self._timeout
-        higher = range(self._rank + 1, len(self._cards))
+        higher = [peer for peer in self._cards if peer > self._rank]
         while missing := [peer for peer in higher if peer not in self._sockets]:
             self._check(missing[0], deadline)
             with contextlib.suppress(TimeoutError):
@@ -94,7 +94,7 @@ class Mesh:
             hello = b""
         if len(hello) == _HELLO.size:
             peer, token = _HELLO.unpack(hello)
-            expected = self._rank < peer < len(self._cards) and peer not in self._sockets
+            expected = peer > self._rank and peer in self._cards and peer not in self._sockets
             if expected and token == self._cards[self._rank].token.encode():
                 self._check_process(peer, connection)
                 self._sockets[peer] = connection
@@ -121,7 +121,8 @@ class Mesh:
         """The end of a connection: name the rank that died, if there is one, not who gave up."""
         return self._peers.check(peer) or PeerDiedError(
             f"rank {peer} died or gave up while it was connected to rank {self._rank}: look at its "
-            f"output and start all ranks again"
+            f"output and start all ranks again",
+            (peer,),
         )
 
 

@@ -1,12 +1,12 @@
-"""Which peers still live."""
+"""Which peers of the own host still live."""
 
 import os
 import select
 from collections.abc import Mapping, Sequence
 
 from sshsdp_zerosm.board import CLOSED, Board
-from sshsdp_zerosm.errors import PeerClosedError, PeerDiedError, TransportError
-from sshsdp_zerosm.waiter import find_abort
+from sshsdp_zerosm.errors import TransportError
+from sshsdp_zerosm.waiter import find_abort, peer_closed, peers_died
 
 
 class Peers:
@@ -50,14 +50,11 @@ class Peers:
                 if not self._boards or not self._boards[self._rank_of[descriptor]].words[CLOSED]
             ]
             if died:
-                return self._died(died)
+                return peers_died(self._rank, died)
             for descriptor, _ in ended:
                 self._forget(descriptor)
         if self._boards and self._boards[source].words[CLOSED]:
-            return PeerClosedError(
-                f"rank {self._rank} waits for rank {source}, which has closed its transport: look "
-                f"at why rank {source} ended before the others"
-            )
+            return peer_closed(self._rank, source)
         return None
 
     def close(self) -> None:
@@ -69,16 +66,9 @@ class Peers:
         try:
             return os.pidfd_open(pid)
         except ProcessLookupError:
-            raise self._died([peer]) from None
+            raise peers_died(self._rank, [peer]) from None
 
     def _forget(self, descriptor: int) -> None:
         self._poll.unregister(descriptor)
         del self._rank_of[descriptor]
         os.close(descriptor)
-
-    def _died(self, peers: Sequence[int]) -> PeerDiedError:
-        names = ", ".join(f"rank {peer}" for peer in sorted(peers))
-        return PeerDiedError(
-            f"{names} died: the process ended without closing its transport, as seen by rank "
-            f"{self._rank}; look at the output of {names} and start all ranks again"
-        )

@@ -3,12 +3,11 @@
 import os
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from sshsdp_zerosm.board import SLEEPING, Board
 from sshsdp_zerosm.errors import TransportError, WaitTimeoutError
 from sshsdp_zerosm.shared_memory.futex import Futex
-from sshsdp_zerosm.shared_memory.peers import Peers
 
 _SPINS = 200  # reads, about 10 us: covers a peer that is right behind
 _YIELDS = 20
@@ -21,21 +20,29 @@ class FutexWaiter:
     Args:
         rank: this rank.
         boards: of all ranks.
-        peers: of this rank.
+        check: why a wait for a rank is hopeless, or None.
         timeout: seconds that one wait may take.
+        neighbours: ranks on this host, this one included.
     """
 
-    def __init__(self, rank: int, boards: Sequence[Board], peers: Peers, timeout: float) -> None:
+    def __init__(
+        self,
+        rank: int,
+        boards: Sequence[Board],
+        check: Callable[[int], TransportError | None],
+        timeout: float,
+        neighbours: int,
+    ) -> None:
         self.failure: TransportError | None = None
         self._rank = rank
         self._boards = boards
         self._own = boards[rank]
-        self._peers = peers
+        self._check = check
         self._timeout = timeout
         self._futex = Futex()
         self._fence = threading.Lock()
         # With more ranks than cores a spinning rank keeps the one it waits for from running.
-        crowded = len(boards) > len(os.sched_getaffinity(0))
+        crowded = neighbours > len(os.sched_getaffinity(0))
         self._spins, self._yields = (0, 0) if crowded else (_SPINS, _YIELDS)
 
     def wait(self, source: int, word: int, need: int, channel: str) -> None:
@@ -69,7 +76,7 @@ class FutexWaiter:
         board = self._boards[source]
         deadline = time.monotonic() + self._timeout
         while (seen := board.words[word]) < need:
-            error = self._peers.check(source)
+            error = self._check(source)
             if error is None and time.monotonic() >= deadline:
                 error = WaitTimeoutError(self._rank, source, channel, need, seen, self._timeout)
             if error is not None:

@@ -10,7 +10,7 @@ def available_bytes(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cg
 
 
 def _meminfo(proc: Path) -> int:
-    for line in (proc / "meminfo").read_text().splitlines():
+    for line in _read(proc / "meminfo").splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
     return 2**63 - 1

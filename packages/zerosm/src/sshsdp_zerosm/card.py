@@ -3,6 +3,8 @@
 import json
 import os
 import secrets
+import socket
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
@@ -14,10 +16,12 @@ from sshsdp_zerosm.errors import TransportError, WaitTimeoutError
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """One rank's identity and where it listens.
+    """One rank's identity, what it asked for, and where it listens.
 
     Attributes:
         world: the world that it was started with.
+        kind: of transport that it asked for.
+        topology: that it asked for, or "real".
         host: boot id and inodes of network and process-id namespace; ranks can reach each other's
             abstract sockets and pids only if these are equal.
         pid: process id.
@@ -27,6 +31,8 @@ class Card:
     """
 
     world: int
+    kind: str
+    topology: str
     host: tuple[str, str, str]
     pid: int
     uid: int
@@ -34,10 +40,12 @@ class Card:
     token: str
 
     @classmethod
-    def own(cls, world: int) -> "Card":
+    def own(cls, world: int, kind: str, topology: str) -> "Card":
         """The card of this process."""
         return cls(
             world=world,
+            kind=kind,
+            topology=topology,
             host=host_identity(),
             pid=os.getpid(),
             uid=os.getuid(),
@@ -52,7 +60,12 @@ class Card:
 
 
 def host_identity() -> tuple[str, str, str]:
-    """(boot id, network namespace, process-id namespace) of this process."""
+    """(boot id, network namespace, process-id namespace) of this process.
+
+    Where there is no such thing, ranks of one host can't share memory, and its name has to do.
+    """
+    if not sys.platform.startswith("linux"):
+        return (socket.gethostname(), "", "")
     return (
         Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
         os.readlink("/proc/self/ns/net"),
@@ -60,7 +73,7 @@ def host_identity() -> tuple[str, str, str]:
     )
 
 
-def trade_cards(rank: int, own: Card, store: Any, timeout: float) -> list[Card]:
+def trade_cards(rank: int, own: Card, store: Any, timeout: float) -> tuple[list[Card], str]:
     """Publish `own` and read everyone's.
 
     Args:
@@ -69,9 +82,12 @@ def trade_cards(rank: int, own: Card, store: Any, timeout: float) -> list[Card]:
         store: a torch.distributed store that all ranks share.
         timeout: seconds to wait for each other rank.
 
+    Returns:
+        All ranks' cards, and a prefix for keys of the store that no other connection uses.
+
     Raises:
         WaitTimeoutError: some rank didn't come.
-        TransportError: ranks that can't share memory (the same error on every rank).
+        TransportError: ranks that asked for different things (the same error on every rank).
     """
     # Connecting again through the same store must not meet the cards of the time before.
     attempt = store.add(f"zerosm/connects/{rank}", 1)
@@ -86,21 +102,14 @@ def trade_cards(rank: int, own: Card, store: Any, timeout: float) -> list[Card]:
             raise WaitTimeoutError(rank, peer, "connect", 1, 0, timeout) from error
         fields = json.loads(store.get(key))
         cards.append(Card(**fields | {"host": tuple(fields["host"])}))
-    check_cards(cards)
-    return cards
+    check_equal("world", [card.world for card in cards], "start all ranks with the same world")
+    check_equal("kind of transport", [card.kind for card in cards], "pass the same kind to all")
+    check_equal("topology", [card.topology for card in cards], "pass the same topology to all")
+    return cards, prefix
 
 
-def check_cards(cards: Sequence[Card]) -> None:
-    """TransportError unless all ranks are of one world, host and user."""
-    for what, values, remedy in (
-        ("world", [card.world for card in cards], "start all ranks with the same world"),
-        (
-            "host (boot id, network namespace, process-id namespace)",
-            [card.host for card in cards],
-            "shared memory needs all ranks on one host and in one container",
-        ),
-        ("user id", [card.uid for card in cards], "start all ranks as the same user"),
-    ):
-        if len(set(values)) > 1:
-            listed = ", ".join(f"rank {rank}: {value}" for rank, value in enumerate(values))
-            raise TransportError(f"expected the same {what} on all ranks, got {listed}; {remedy}")
+def check_equal(what: str, values: Sequence[object], remedy: str, first: int = 0) -> None:
+    """TransportError, the same on every rank, unless the ranks from `first` on have one value."""
+    if len(set(values)) > 1:
+        listed = ", ".join(f"rank {rank}: {value}" for rank, value in enumerate(values, first))
+        raise TransportError(f"expected the same {what} on all ranks, got {listed}; {remedy}")

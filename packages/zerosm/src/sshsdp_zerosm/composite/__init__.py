@@ -1,0 +1,5 @@
+"""Nodes: shared memory inside, a process group between them."""
+
+from sshsdp_zerosm.composite.transport import CompositeTransport
+
+__all__ = ["CompositeTransport"]

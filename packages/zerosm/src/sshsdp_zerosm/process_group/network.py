@@ -1,0 +1,251 @@
+"""One rank's connections to ranks whose memory it doesn't share."""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
+
+import torch
+
+from sshsdp_zerosm.board import ABORTED, BARRIER, CLOSED, EXCHANGE, GENERATION, Board
+from sshsdp_zerosm.errors import OrderError, PeerDiedError, TransportError
+from sshsdp_zerosm.meeting import Meeting
+from sshsdp_zerosm.process_group.frame import Frame, FrameKind
+from sshsdp_zerosm.process_group.group import open_group
+from sshsdp_zerosm.process_group.order import Order
+from sshsdp_zerosm.process_group.receiver import Receiver
+from sshsdp_zerosm.process_group.sender import NOBODY, Sender, as_payload
+from sshsdp_zerosm.waiter import find_abort, peer_closed, peers_died
+
+_STUCK = 0.5  # seconds without progress after which a rank says where it is
+_ANSWERS = 2.0  # seconds to wait for the others' reports
+_FAREWELL = 5.0  # seconds to wait for the others' last messages
+
+
+class Network:
+    """Sends this rank's counters and bytes, and applies what the others send.
+
+    What a far rank writes to its board arrives on a copy of it here, a *mirror*, so that waiting,
+    exchanges and barriers are the same code as for shared boards.
+
+    Args:
+        meeting: of the ranks.
+        boards: of all ranks: the own one, mirrors of the far ones; others are only looked at.
+        far: ranks whose boards are mirrors.
+
+    Attributes:
+        order: of the runs of all ranks.
+        arrived: notified after every message.
+        failure: that ended the transport.
+    """
+
+    def __init__(
+        self,
+        meeting: Meeting,
+        boards: Sequence[Board],
+        far: Iterable[int],
+    ) -> None:
+        self._rank = rank = meeting.rank
+        self._boards = boards
+        self._far = frozenset(far)
+        self._timeout = meeting.timeout
+        self._on_failure: Callable[[TransportError], None] | None = None
+        self._memories: list[torch.Tensor] = []
+        self.order = Order(rank)
+        self.arrived = threading.Condition()
+        self.failure: TransportError | None = None
+        self._marks = {
+            BARRIER: self.order.name("a barrier"),
+            EXCHANGE: self.order.name("a collective call (exchange, arena or seal)"),
+            GENERATION: self.order.name("publish"),
+        }
+        self._lost: set[int] = set()
+        self._left: set[int] = set()
+        self._closing = False
+        self._reminded = 0
+        self._reported_at: float | None = None
+        self._report_lock = threading.Lock()
+        group = open_group(rank, len(boards), meeting.store, meeting.timeout)
+        self._group = group
+        peers = [peer for peer in range(len(boards)) if peer != rank]
+        self._senders = {
+            peer: Sender(rank, peer, group, self.order, meeting.timeout, self._on_send_error)
+            for peer in peers
+        }
+        self._receivers: list[Receiver] = []
+
+    def start(self, on_failure: Callable[[TransportError], None]) -> None:
+        """Begin to receive; `on_failure` is told of an error that ends the transport."""
+        self._on_failure = on_failure
+        self._receivers = [Receiver(peer, self._group, self) for peer in self._senders]
+        for receiver in self._receivers:
+            receiver.start()
+
+    def sender(self, peer: int) -> Sender:
+        """The way to one peer."""
+        return self._senders[peer]
+
+    def register(self, memory: torch.Tensor) -> None:
+        """The next arena's memory on this rank; the same order on all ranks."""
+        self._memories.append(memory)
+
+    def enter(self, mark: int) -> None:
+        """This rank starts a run."""
+        self.order.enter(mark)
+        if self.order.differs:
+            self._settle()
+
+    def announce(self, word: int, to: Iterable[int]) -> None:
+        """Tell far ranks that a word of the own board was raised."""
+        board = self._boards[self._rank]
+        if word in self._marks:
+            self.enter(self._marks[word])
+        if word == ABORTED:
+            for peer in to:
+                self._senders[peer].send_apart(FrameKind.ABORT, board.reason.encode())
+        elif word == EXCHANGE:
+            round_ = board.words[EXCHANGE]
+            kind, size, payload = board.read(round_)
+            message = as_payload(payload)
+            for peer in to:
+                self._senders[peer].send(FrameKind.MAIL, round_, kind, size, message)
+        else:
+            # A channel's tag lies behind its counter.
+            value, tag = board.words[word], board.words[word + 1]
+            for peer in to:
+                self._senders[peer].send(FrameKind.WORD, word, value, tag)
+
+    def check(self, source: int) -> TransportError | None:
+        """Why a wait for `source` is hopeless, or None."""
+        if self.order.differs:
+            self._settle()
+        if self.failure is not None:
+            return self.failure
+        if error := find_abort(self._boards):
+            return error
+        if self._lost:
+            return peers_died(self._rank, self._lost)
+        if self._boards[source].words[CLOSED]:
+            return peer_closed(self._rank, source)
+        self._remind()
+        return None
+
+    def note(self, error: TransportError) -> None:
+        """This rank has failed: what it knows of the dead is told to the others at the end."""
+        if isinstance(error, PeerDiedError):
+            self._lost.update(error.peers)
+
+    def close(self) -> None:
+        """Take leave of everyone; returns when the others have answered, or don't."""
+        self._closing = True
+        died = bytes(f"{','.join(map(str, sorted(self._lost)))}", "ascii")
+        for sender in self._senders.values():
+            sender.send_apart(FrameKind.LAST, died)
+        self._join(time.monotonic() + min(_FAREWELL, self._timeout))
+        stuck = [receiver for receiver in self._receivers if receiver.is_alive()]
+        if stuck:
+            # A peer that is stopped answers nothing. gloo's group breaks all its connections, and
+            # so wakes all threads, when one wait takes too long.
+            self._break_connections()
+            self._join(time.monotonic() + _FAREWELL)
+        self._receivers.clear()
+        self._senders.clear()
+        self._memories.clear()
+        del self._group
+
+    # The rest is called by receivers.
+
+    def memory(self, arena: int) -> torch.Tensor:
+        """See Inbox."""
+        return self._memories[arena]
+
+    def take(self, peer: int, frame: Frame, payload: bytes) -> None:
+        """See Inbox."""
+        board = self._boards[peer]
+        kind = FrameKind(frame.kind)
+        if kind is FrameKind.WORD:
+            board.words[frame.a + 1] = frame.c
+            board.words[frame.a] = frame.b
+        elif kind is FrameKind.MAIL:
+            board.post(frame.a, frame.b, payload, frame.c)
+            board.words[EXCHANGE] = frame.a
+        elif kind is FrameKind.ABORT:
+            board.reason = payload.decode(errors="replace")
+            board.words[ABORTED] = 1
+        elif kind is FrameKind.REPORT:
+            self.order.add_report(peer, payload)
+            self.order.differs = True
+        elif kind is FrameKind.LAST:
+            self._part(peer, payload)
+        self.order.compare(frame.runs, frame.chain)
+        if self.order.differs:
+            self._settle()
+        with self.arrived:
+            self.arrived.notify_all()
+
+    def lose(self, peer: int) -> None:
+        """See Inbox."""
+        ours = self._closing or any(sender.overdue for sender in self._senders.values())
+        if not ours and peer not in self._left:
+            self._lost.add(peer)
+        with self.arrived:
+            self.arrived.notify_all()
+
+    def fail(self, error: Exception) -> None:
+        """See Inbox."""
+        if self.failure is None:
+            if not isinstance(error, TransportError):
+                error = TransportError(f"rank {self._rank} can't apply a message: {error!r}")
+            self.failure = error
+            if self._on_failure is not None:
+                self._on_failure(error)
+        with self.arrived:
+            self.arrived.notify_all()
+
+    def _part(self, peer: int, payload: bytes) -> None:
+        self._left.add(peer)
+        if payload and not self._closing:
+            self._lost.update({int(died) for died in payload.decode().split(",")} - {self._rank})
+        if peer in self._far:
+            self._boards[peer].words[CLOSED] = 1
+        self._senders[peer].send_apart(FrameKind.LAST)
+
+    def _on_send_error(self, peer: int, error: TransportError | None) -> None:
+        if error is None:
+            self.lose(peer)
+        else:
+            self.fail(error)
+
+    def _settle(self) -> None:
+        """Tell all others what this rank has run, and fail when they have told it too."""
+        with self._report_lock:
+            if self.failure is not None:
+                return
+            if self._reported_at is None:
+                self._reported_at = time.monotonic()
+                report = self.order.report()
+                for sender in self._senders.values():
+                    sender.send_apart(FrameKind.REPORT, report)
+            there = set(range(len(self._boards))) - self._lost - self._left
+            if self.order.complete(there) or time.monotonic() > self._reported_at + _ANSWERS:
+                self.fail(OrderError(self.order.explain(range(len(self._boards)))))
+
+    def _remind(self) -> None:
+        """Say where this rank is if it has been there for long: a peer may be elsewhere."""
+        runs, _ = self.order.place
+        if runs > self._reminded and time.monotonic() > self.order.since + _STUCK:
+            self._reminded = runs
+            for sender in self._senders.values():
+                sender.send(FrameKind.PLACE)
+
+    def _join(self, deadline: float) -> None:
+        for receiver in self._receivers:
+            receiver.join(max(0.0, deadline - time.monotonic()))
+
+    def _break_connections(self) -> None:
+        peer = next(iter(self._senders))
+        never = self._group.recv([torch.empty(1, dtype=torch.uint8)], peer, NOBODY)
+        try:
+            never.wait(timedelta(milliseconds=1))
+        except RuntimeError:
+            return
