@@ -1,0 +1,22 @@
+"""Schedules looked at as data: proofs, bytes and times."""
+
+from sshsdp_zerosm.verification.simulate import Rates, Simulation, simulate
+from sshsdp_zerosm.verification.story import Idle, Publish, Run, Scene, Use
+from sshsdp_zerosm.verification.traffic import Traffic, traffic
+from sshsdp_zerosm.verification.verify import ScheduleError, Verified, verify
+
+__all__ = [
+    "Idle",
+    "Publish",
+    "Rates",
+    "Run",
+    "Scene",
+    "ScheduleError",
+    "Simulation",
+    "Traffic",
+    "Use",
+    "Verified",
+    "simulate",
+    "traffic",
+    "verify",
+]
