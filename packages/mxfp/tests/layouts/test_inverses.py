@@ -100,6 +100,9 @@ def test_cells_and_positions_are_one_to_one(layout, rows, blocks):
     inside = (row < rows) & (block < blocks)
     assert int(inside.sum()) == rows * blocks
     assert len({*zip(row.tolist(), block.tolist(), strict=True)}) == plan.cells
+    starts = cells // plan.run * plan.run
+    assert torch.equal(plan.position(starts)[0], row)
+    assert torch.equal(plan.position(starts)[1] + (cells - starts), block)
 
 
 @pytest.mark.parametrize("layout", MATRICES)

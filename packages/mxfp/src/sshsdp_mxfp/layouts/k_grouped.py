@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -35,7 +36,7 @@ class _KGroupedLayout(ScaleLayout):
     def _matrices(self) -> Sequence[MatrixLayout]:
         """Layouts of the groups."""
 
-    @property
+    @cached_property
     def parts(self) -> tuple[LayoutPart, ...]:
         """The groups."""
         return in_sequence(self._matrices)

@@ -206,6 +206,11 @@ class MatrixLayout(ScaleLayout):
         """Length of the storage."""
 
     @property
+    def run(self) -> int:
+        """Cells, from any multiple of it on, that hold consecutive blocks of one row."""
+        return 1
+
+    @property
     def parts(self) -> tuple["LayoutPart", ...]:
         """The matrix itself."""
         return (LayoutPart(0, self),)

@@ -55,6 +55,11 @@ class PackedLayout(MatrixLayout):
         """Bytes."""
         return self.pitch * align_up(self.blocks, 4)
 
+    @property
+    def run(self) -> int:
+        """A word."""
+        return 4
+
     def offset(self, row: Index, block: Index) -> Index:
         """See formulas.packed_offset."""
         return formulas.packed_offset(row, block, self.pitch)

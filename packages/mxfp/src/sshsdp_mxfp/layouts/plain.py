@@ -51,6 +51,11 @@ class PlainLayout(MatrixLayout):
         """No padding."""
         return self.rows * self.blocks
 
+    @property
+    def run(self) -> int:
+        """A row."""
+        return max(self.blocks, 1)
+
     def offset(self, row: Index, block: Index) -> Index:
         """See formulas.plain_offset."""
         return formulas.plain_offset(row, block, self.blocks)

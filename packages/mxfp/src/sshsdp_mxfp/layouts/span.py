@@ -53,21 +53,26 @@ def pack_span(
     for part, source in zip(layout.parts, sources, strict=True):
         first = max(start, part.start)
         last = min(stop, part.start + part.matrix.cells)
-        for here in range(first, last, tiles.CHUNK):
-            there = min(here + tiles.CHUNK, last)
-            cell = torch.arange(here - part.start, there - part.start, device=scales.device)
-            values = _look_up(source, part.matrix, cell, band)
-            target = out[here - start : there - start]
-            target.copy_(to_cells(values[0], layout.cell))
-            target.masked_fill_(values[1], layout.fill)
+        if first < last:
+            target = out[first - start : last - start]
+            _fill(target, source, part.matrix, first - part.start, band)
     return out
 
 
-def _look_up(
-    source: Tensor, layout: MatrixLayout, cell: Tensor, band: int
-) -> tuple[Tensor, Tensor]:
-    """Scales of cells, and which of the cells are padding instead."""
-    row, block = layout.position(cell)
-    padding = (row >= layout.rows) | (block >= layout.blocks)
-    row = row.clamp_(max=layout.rows - 1) // band
-    return source[row, block.clamp_(max=layout.blocks - 1)], padding
+def _fill(target: Tensor, source: Tensor, layout: MatrixLayout, start: int, band: int) -> None:
+    """Fill the cells from `start` on: positions are worked out once per run of cells."""
+    run, stop = layout.run, start + target.numel()
+    step = max(tiles.CHUNK // run, 1) * run
+    for first in range(start // run * run, stop, step):
+        cell = torch.arange(first, min(first + step, stop), run, device=source.device)
+        row, block = layout.position(cell)
+        block = block.unsqueeze(1) + torch.arange(run, device=source.device)
+        padding = (block >= layout.blocks) | (row >= layout.rows).unsqueeze(1)
+        row = row.clamp_(max=layout.rows - 1) // band
+        values = to_cells(
+            source[row.unsqueeze(1), block.clamp_(max=layout.blocks - 1)], layout.cell
+        )
+        values = values.masked_fill_(padding, layout.fill).flatten()
+        here = max(first, start)
+        there = min(first + step, stop)
+        target[here - start : there - start] = values[here - first : there - first]

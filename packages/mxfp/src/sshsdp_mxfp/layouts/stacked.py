@@ -1,6 +1,7 @@
 """Equal matrices of scales, one behind the other."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -28,7 +29,7 @@ class StackedLayout(ScaleLayout):
     def __post_init__(self) -> None:
         check_sizes(groups=self.groups)
 
-    @property
+    @cached_property
     def parts(self) -> tuple[LayoutPart, ...]:
         """The groups."""
         return in_sequence([self.each] * self.groups)

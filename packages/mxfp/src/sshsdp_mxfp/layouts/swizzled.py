@@ -59,6 +59,11 @@ class SwizzledLayout(MatrixLayout):
         """Bytes of whole tiles."""
         return align_up(self.rows, 128) * self.tiles * 4
 
+    @property
+    def run(self) -> int:
+        """A word."""
+        return 4
+
     def offset(self, row: Index, block: Index) -> Index:
         """See formulas.swizzled_offset."""
         return formulas.swizzled_offset(row, block, self.tiles)

@@ -81,8 +81,11 @@ def pack_scales(
     matrices = layout.split(scales, band) if isinstance(scales, Tensor) else tuple(scales)
     if len(matrices) != len(layout.parts):
         raise ValueError(f"expected {len(layout.parts)} matrices of scales, got {len(matrices)}")
-    device = matrices[0].device if matrices else torch.device("cpu")
-    operand = layout.allocate(device) if out is None else out
+    if out is None:
+        some = scales if isinstance(scales, Tensor) else next(iter(scales), torch.empty(0))
+        operand = layout.allocate(some.device)
+    else:
+        operand = out
     ready = [
         _Rectangle(ScaleWrite(matrix, layout, operand, part=part, band=band, rows=here.matrix.rows))
         for part, (matrix, here) in enumerate(zip(matrices, layout.parts, strict=True))
