@@ -18,6 +18,7 @@ from sshsdp_fsdp_runtime.trainer.console import complain, say
 from sshsdp_fsdp_runtime.trainer.errors import InputError
 from sshsdp_fsdp_runtime.trainer.launch import RanksError, run_forked
 from sshsdp_fsdp_runtime.trainer.outcome import Outcome
+from sshsdp_fsdp_runtime.trainer.planning import plan
 from sshsdp_fsdp_runtime.trainer.prepare import prepare_run, prepare_together
 from sshsdp_fsdp_runtime.trainer.rank import train_rank
 from sshsdp_fsdp_runtime.trainer.runfolder import open_run_folder
@@ -131,11 +132,14 @@ def parse_train(arguments: Sequence[str]) -> TrainCommand:
     return command
 
 
-_COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = MappingProxyType({"train": train})
+_COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = MappingProxyType(
+    {"train": train, "plan": plan}
+)
 
 
 def _usage() -> str:
-    return f"usage: sshsdp {{{','.join(_COMMANDS)}}} [options]\n\nsshsdp train --help: its options"
+    lines = [f"usage: sshsdp {{{','.join(_COMMANDS)}}} [options]", ""]
+    return "\n".join([*lines, *(f"sshsdp {name} --help: its options" for name in _COMMANDS)])
 
 
 def _finish(outcome: Outcome) -> int:

@@ -1,0 +1,127 @@
+"""What is planned: the options of `sshsdp plan`, checked and turned into a plan."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import tyro
+
+from sshsdp_fsdp_runtime.plan import Options, Plan, Sharding, build_plan
+from sshsdp_fsdp_runtime.trainer.errors import InputError
+from sshsdp_fsdp_runtime.trainer.planning.model_source import read_model
+from sshsdp_fsdp_runtime.trainer.planning.rule_text import (
+    parse_cast,
+    parse_degrees,
+    parse_sharding,
+    parse_update,
+)
+from sshsdp_zerosm import Topology
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanRequest:
+    """Everything that a plan depends on, as text."""
+
+    model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
+    """A .toml file of names and shapes; a Hugging Face config.json or its folder;
+    package.module:callable; or a size of `sshsdp train`: nano, tiny, small, medium."""
+    world: int | None = None
+    """Number of ranks; None: 1, or nodes times ranks per node."""
+    nodes: int = 1
+    """Machines that the ranks lie on, equally many on each, numbered machine by machine."""
+    ranks_per_node: int | None = None
+    """Ranks on each of them; None: world / nodes."""
+    degrees: str | None = None
+    """zero3,zero2,zero1 of everything, for example 8,8,64; one number stands for all three; None:
+    all ranks."""
+    sharding: tuple[str, ...] = ()
+    """pattern=zero3,zero2,zero1: degrees of some parameters; the first that matches wins, and
+    --degrees comes last."""
+    groups: tuple[str, ...] = ()
+    """Patterns of modules that are gathered and reduced as one; none: elements of the outermost
+    module lists."""
+    cast: tuple[str, ...] = ()
+    """pattern=dtype: what is computed in; none: as the model was built."""
+    optimizer: tuple[str, ...] = ()
+    """pattern=rule, for example 'layers.**=sgd(momentum=0.9)' or just adamw; none: adamw."""
+    form: Literal["shared", "private"] | None = None
+    """Whether ranks of a machine share one mapping of full weights; None: shared on one machine,
+    private on several."""
+    slots: int = Options().slots
+    """Buffers that groups take turns with."""
+
+
+def request_topology(request: PlanRequest) -> Topology:
+    """How the ranks lie on nodes.
+
+    Raises:
+        InputError: numbers that don't fit, with some that do.
+    """
+    given = (("world", request.world), ("nodes", request.nodes))
+    for name, value in (*given, ("ranks-per-node", request.ranks_per_node)):
+        if value is not None and value < 1:
+            raise InputError(f"expected --{name} >= 1, got {value}")
+    world, nodes, each = request.world, request.nodes, request.ranks_per_node
+    if each is None:
+        if world is None:
+            world = nodes
+        if world % nodes:
+            raise InputError(
+                f"expected --world as a multiple of --nodes {nodes}, got {world}; use"
+                f" {max(1, round(world / nodes)) * nodes}"
+            )
+        each = world // nodes
+    if world is not None and world == each and nodes == 1:
+        return Topology.single(world)
+    if world is not None and world != nodes * each:
+        raise InputError(
+            f"expected --world {nodes * each} with --nodes {nodes} and --ranks-per-node {each}, got"
+            f" {world}; leave out one of the three"
+        )
+    return Topology(nodes, each)
+
+
+def make_plan(request: PlanRequest) -> Plan:
+    """Read the model and plan it.
+
+    Raises:
+        InputError: whatever can't be read or is refused; the text says what would be accepted.
+    """
+    topology = request_topology(request)
+    form = request.form or ("shared" if topology.nodes == 1 else "private")
+    sharding = _sharding(request)
+    casts = [parse_cast(text) for text in request.cast]
+    updates = [parse_update(text) for text in request.optimizer]
+    spec = read_model(request.model)
+    try:
+        return build_plan(
+            spec,
+            topology,
+            sharding=sharding or None,
+            groups=request.groups or None,
+            formats=casts,
+            updates=updates or None,
+            options=Options(form=form, slots=request.slots),
+        )
+    except ValueError as error:  # PlanError too
+        raise InputError(f"{error}{_hint(str(error))}") from error
+
+
+_OPTIONS = {
+    "Sharding": "--sharding PATTERN=Z3,Z2,Z1, and --degrees Z3,Z2,Z1 for the rest",
+    "Update": "--optimizer PATTERN=RULE",
+    "Cast": "--cast PATTERN=DTYPE",
+}  # the rules of Python, as options
+
+
+def _hint(text: str) -> str:
+    """How a rule that an error speaks of is written on the command line."""
+    hints = [option for rule, option in _OPTIONS.items() if rule in text]
+    return f" (as options: {hints[0]})" if hints else ""
+
+
+def _sharding(request: PlanRequest) -> Sequence[Sharding]:
+    rules = [parse_sharding(text) for text in request.sharding]
+    if request.degrees is not None:
+        rules.append(Sharding("**", parse_degrees(request.degrees, "--degrees")))
+    return rules
