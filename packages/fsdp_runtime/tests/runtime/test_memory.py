@@ -59,7 +59,6 @@ ROLES = {
     r"accumulators": "gradient sums",
     r"main_grads": "main gradients",
     r"main_weights": "main weights",
-    r"staging": "staging",
     r"votes": "votes",
 }
 

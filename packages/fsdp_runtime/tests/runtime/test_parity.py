@@ -14,7 +14,7 @@ from torch.nn import functional
 from sshsdp_fsdp_runtime import Sharding, Update, fully_shard, is_matrix
 from sshsdp_shardchain import Degrees
 from sshsdp_updates import SGD, AdamW
-from sshsdp_zerosm import connect
+from sshsdp_zerosm import Topology, connect
 
 STEPS = 4
 TOLERANCE = 1e-10  # relative, FP64
@@ -60,9 +60,9 @@ def unsharded(model, world, microbatches, clip):
     return model.state_dict(), norms
 
 
-def train(rank: Rank, model, sharding, form, microbatches, clip, torch_clip):
+def train(rank: Rank, topology, model, sharding, form, microbatches, clip, torch_clip):
     store = PrefixStore(f"{form}{microbatches}", rank.store)
-    transport = connect(rank.rank, rank.world, store, timeout=30)
+    transport = connect(rank.rank, rank.world, store, timeout=30, topology=topology)
     sharded = fully_shard(
         copy.deepcopy(model),
         sharding=sharding,
@@ -113,7 +113,7 @@ def test_weights_equal_those_of_plain_pytorch(degrees):
     world, chain = degrees
     runs = [("private", 1), ("private", 3), ("shared", 3)]
     for results, (_, microbatches) in zip(
-        on_all(world, [Sharding("**", chain)], runs), runs, strict=True
+        on_all(Topology.single(world), [Sharding("**", chain)], runs), runs, strict=True
     ):
         check(results, world, microbatches)
 
@@ -127,21 +127,30 @@ def test_parameter_sets_with_degrees_of_their_own():
         Sharding("**", Degrees.for_hsdp(2)),
     ]
     for form in ("private", "shared"):
-        [results] = on_all(4, sharding, [(form, 3)])
+        [results] = on_all(Topology.single(4), sharding, [(form, 3)])
         check(results, 4, 3)
 
 
-def on_all(world, sharding, runs):
+def on_all(topology, sharding, runs):
     """Per run, what every rank has in the end; ranks are started once."""
     model = fresh()
 
     def main(rank):
         return [
-            train(rank, model, sharding, form, microbatches, CLIP[microbatches], form == "private")
+            train(
+                rank,
+                topology,
+                model,
+                sharding,
+                form,
+                microbatches,
+                CLIP[microbatches],
+                form == "private",
+            )
             for form, microbatches in runs
         ]
 
-    return zip(*run_ranks(main, world, timeout=120), strict=True)
+    return zip(*run_ranks(main, topology.world, timeout=120), strict=True)
 
 
 def check(results, world, microbatches):

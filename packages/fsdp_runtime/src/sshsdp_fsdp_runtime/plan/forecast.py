@@ -66,7 +66,6 @@ ROLES = {
     "main_grads": "main gradients",
     "main_weights": "main weights",
     "partials": "partial sums",
-    "staging": "staging",
     "votes": "votes",
 }  # what each arena of the storage is for; slots without their number
 

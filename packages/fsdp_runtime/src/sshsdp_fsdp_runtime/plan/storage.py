@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from math import gcd, prod
+from math import gcd
 
 import torch
 
@@ -85,7 +85,6 @@ class Storage:
         if partials := _partial_bytes(atoms, topology):
             arenas.append(ArenaPlan(PARTIALS, partials, shared=False))
         if topology.world > 1:
-            arenas.append(ArenaPlan("staging", _staging_bytes(spec), shared=True))
             arenas.append(ArenaPlan("votes", Votes.of(spec, groups, topology).nbytes, shared=False))
         return cls(tuple(arenas), topology, bases)
 
@@ -163,15 +162,6 @@ def align_bytes(nbytes: int) -> int:
 PARTIALS = "partials"  # arena for sums of one node's gradients on their way between nodes
 
 CHUNK_BYTES = 2**20  # of a shard or sum that is on its way while another is worked on
-
-STAGING_LIMIT = 4 * 2**20  # bytes; large enough to amortize a barrier, small beside any model
-
-
-def _staging_bytes(spec: ModelSpec) -> int:
-    """Bytes of the buffer through which rank 0's initial values reach the others."""
-    sizes = [p.numel * p.dtype.itemsize for p in spec.parameters]
-    sizes += [prod(shape) * dtype.itemsize for _, shape, dtype in spec.buffers]
-    return align_bytes(min(max(sizes, default=0), STAGING_LIMIT))
 
 
 def _partial_bytes(atoms: Sequence[AtomPlan], topology: Topology) -> int:

@@ -8,40 +8,27 @@ from torch import nn
 
 from sshsdp_fsdp_runtime.runtime.handle import ParameterHandle
 from sshsdp_fsdp_runtime.runtime.pieces import store
-from sshsdp_zerosm import Arena, Transport
+from sshsdp_zerosm import Transport
 
 
-class Staging:
-    """A small shared buffer through which one rank's tensors reach all others, piece by piece."""
-
-    def __init__(self, transport: Transport, arena: Arena | None) -> None:
-        self._transport = transport
-        self._memory = arena.tensor() if arena is not None else None
-
-    def broadcast(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Rank 0's values of `tensor`, 1-D, on every rank. Collective."""
-        flat = tensor.detach().contiguous().view(-1)
-        if self._memory is None or flat.numel() == 0:
-            return flat
-        source = flat.view(torch.uint8)
-        result = source if self._transport.rank == 0 else torch.empty_like(source)
-        for start in range(0, source.numel(), self._memory.numel()):
-            piece = slice(start, min(start + self._memory.numel(), source.numel()))
-            window = self._memory[: piece.stop - piece.start]
-            if self._transport.rank == 0:
-                window.copy_(source[piece])
-            self._transport.barrier()
-            if self._transport.rank != 0:
-                result[piece].copy_(window)
-            self._transport.barrier()
-        return result.view(flat.dtype)
+def broadcast(tensor: torch.Tensor, transport: Transport) -> torch.Tensor:
+    """Rank 0's values of `tensor`, 1-D, on every rank. Collective."""
+    flat = tensor.detach().contiguous().view(-1)
+    if transport.world == 1 or flat.numel() == 0:
+        return flat
+    source = flat.view(torch.uint8)
+    limit = transport.max_exchange_bytes
+    pieces = []
+    for start in range(0, source.numel(), limit):
+        piece = source[start : start + limit].numpy().tobytes() if transport.rank == 0 else b""
+        pieces.append(transport.exchange(piece)[0])
+    return torch.frombuffer(bytearray(b"".join(pieces)), dtype=flat.dtype)
 
 
 def distribute(
     model: nn.Module,
     handles: list[ParameterHandle],
     transport: Transport,
-    staging: Staging,
     sync: Literal["rank0", "assert"],
 ) -> None:
     """Fill this rank's shards, and every buffer of the model, with the initial values. Collective.
@@ -54,11 +41,11 @@ def distribute(
     with torch.no_grad():
         for handle in handles:
             values = handle.parameter.detach()
-            flat = staging.broadcast(values) if sync == "rank0" else values.reshape(-1)
+            flat = broadcast(values, transport) if sync == "rank0" else values.reshape(-1)
             store(handle, flat, transport.rank)
         for buffer in model.buffers() if sync == "rank0" else ():
             if buffer.numel():
-                buffer.copy_(staging.broadcast(buffer).view(buffer.shape))
+                buffer.copy_(broadcast(buffer, transport).view(buffer.shape))
 
 
 def _assert_equal(model: nn.Module, handles: list[ParameterHandle], transport: Transport) -> None:

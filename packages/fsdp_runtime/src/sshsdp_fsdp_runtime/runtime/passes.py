@@ -23,6 +23,13 @@ PASS, FINALIZE = 1, 2  # kinds of votes
 class Passes:
     """Order and bookkeeping of backward passes over all groups.
 
+    Args:
+        groups: in the order of reductions.
+        ballot: how ranks agree; None in a world of one.
+        abort: tells all ranks that this one can't go on.
+        ordered: every reduction comes at the same place among all communication on every rank,
+            as is needed between nodes; else each is made as soon as it would not wait.
+
     Attributes:
         groups: in the order of reductions.
         count: backward passes of this round, begun ones included.
@@ -34,6 +41,8 @@ class Passes:
         groups: Sequence[GradientGroup],
         ballot: Ballot | None,
         abort: Callable[[str], None],
+        *,
+        ordered: bool,
     ) -> None:
         self.groups = tuple(groups)
         self.count = 0
@@ -45,6 +54,7 @@ class Passes:
         self._pending: deque[GradientGroup] = deque()
         self._ballot = ballot
         self._abort = abort
+        self._ordered = ordered
         self._armed = False
         self._total = 0
 
@@ -206,8 +216,11 @@ class Passes:
         group.issued = True
         self._next += 1
         self._pending.append(group)
-        while self._pending and self._pending[0].can_reduce():
+        while len(self._pending) > 1 if self._ordered else self._first_is_ready():
             self._pending.popleft().reduce()
+
+    def _first_is_ready(self) -> bool:
+        return bool(self._pending) and self._pending[0].can_reduce()
 
     def _post(self, kind: int, bits: int) -> None:
         assert self._ballot is not None

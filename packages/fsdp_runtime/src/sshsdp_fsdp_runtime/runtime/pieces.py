@@ -1,13 +1,14 @@
 """Pieces of the truth: which part of a parameter's main weight lies on which rank."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 
-from sshsdp_fsdp_runtime.plan import WeightForm
+from sshsdp_fsdp_runtime.plan import AtomPlan, WeightForm
 from sshsdp_fsdp_runtime.runtime.buffers import Buffers
 from sshsdp_fsdp_runtime.runtime.handle import ParameterHandle
 from sshsdp_shardchain import Fragment, Level
+from sshsdp_zerosm import Transport
 
 
 def own_piece(handle: ParameterHandle, rank: int) -> tuple[Fragment, torch.Tensor]:
@@ -24,25 +25,44 @@ def store(handle: ParameterHandle, values: torch.Tensor, rank: int) -> None:
         piece.copy_(values[fragment.start : fragment.stop])
 
 
-def full_value(handle: ParameterHandle, buffers: Buffers) -> torch.Tensor:
-    """A parameter's whole main weight, read from its owners; peers must have published."""
-    if handle.buffers.main_weight is None and handle.buffers.atom.form is not WeightForm.GATHERED:
-        return handle.weight.clone()
+def full_value(handle: ParameterHandle, buffers: Buffers, transport: Transport) -> torch.Tensor:
+    """A parameter's whole main weight, from its owners; they have published. Collective."""
     atom = handle.buffers.atom
+    if handle.buffers.main_weight is None and atom.form is not WeightForm.GATHERED:
+        return handle.weight.clone()
+    fragments = [_fragment(handle, rank) for rank in atom.layout.chain.owners(Level.ZERO1)]
+    if transport.topology.nodes == 1:
+        pieces = iter([_read(buffers, atom, fragment) for fragment in fragments])
+    else:
+        pieces = _exchanged(handle, fragments, transport)
     value = torch.empty(handle.spec.numel, dtype=handle.buffers.truth.dtype)
-    for fragment in _fragments(handle):
-        source = buffers.truth_of(atom, fragment.rank)
-        start = fragment.local_offset
-        value[fragment.start : fragment.stop].copy_(source[start : start + fragment.numel])
+    for fragment, piece in zip(fragments, pieces, strict=True):
+        value[fragment.start : fragment.stop].copy_(piece)
     return value.view(handle.spec.shape)
+
+
+def _read(buffers: Buffers, atom: AtomPlan, fragment: Fragment) -> torch.Tensor:
+    start = fragment.local_offset
+    return buffers.truth_of(atom, fragment.rank)[start : start + fragment.numel]
+
+
+def _exchanged(
+    handle: ParameterHandle, fragments: Sequence[Fragment], transport: Transport
+) -> Iterator[torch.Tensor]:
+    """The owners' pieces by message, where not all owners can be read."""
+    own, piece = own_piece(handle, transport.rank)
+    limit = transport.max_exchange_bytes // piece.dtype.itemsize  # elements
+    received: list[list[bytes]] = [[] for _ in fragments]
+    for start in range(0, max(fragment.numel for fragment in fragments), limit):
+        sends = own in fragments
+        part = piece[start : start + limit].view(torch.uint8).numpy().tobytes() if sends else b""
+        messages = transport.exchange(part)
+        for fragment, parts in zip(fragments, received, strict=True):
+            parts.append(messages[fragment.rank])
+    for parts in received:
+        content = bytearray(b"".join(parts))
+        yield torch.frombuffer(content, dtype=piece.dtype) if content else piece[:0]
 
 
 def _fragment(handle: ParameterHandle, rank: int) -> Fragment:
     return handle.buffers.atom.layout.fragment(handle.spec.name, Level.ZERO1, rank)
-
-
-def _fragments(handle: ParameterHandle) -> Iterator[Fragment]:
-    for rank in handle.buffers.atom.layout.chain.owners(Level.ZERO1):
-        fragment = _fragment(handle, rank)
-        if not fragment.empty:
-            yield fragment

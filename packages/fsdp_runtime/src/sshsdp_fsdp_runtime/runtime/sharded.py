@@ -87,7 +87,7 @@ class ShardedModule(nn.Module):
         state.transport.barrier()
         full = {}
         for handle in chosen:
-            value = full_value(handle, state.buffers)
+            value = full_value(handle, state.buffers, state.transport)
             full.update(dict.fromkeys(handle.spec.aliases, value))
         yield full
         if write:
@@ -267,7 +267,7 @@ def fully_shard(
         transport,
         lambda: build_plan(
             ModelSpec.of(model),
-            transport.world,
+            transport.topology,
             sharding=sharding,
             groups=groups,
             formats=formats,

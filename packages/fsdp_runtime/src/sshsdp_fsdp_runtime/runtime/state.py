@@ -12,7 +12,7 @@ from sshsdp_fsdp_runtime.runtime.finishing import Finishing
 from sshsdp_fsdp_runtime.runtime.gradient_group import GradientGroup, GradientSlot
 from sshsdp_fsdp_runtime.runtime.gradients import Gradients
 from sshsdp_fsdp_runtime.runtime.handle import ParameterHandle
-from sshsdp_fsdp_runtime.runtime.initial_values import Staging, distribute
+from sshsdp_fsdp_runtime.runtime.initial_values import distribute
 from sshsdp_fsdp_runtime.runtime.passes import Passes
 from sshsdp_fsdp_runtime.runtime.steps import ExchangeReducer, Steps, WeightUpdate
 from sshsdp_fsdp_runtime.runtime.weights import WeightGroup, WeightSlot
@@ -51,7 +51,12 @@ class RuntimeState:
         self.handles = self._handles(model)
         self.by_name = {handle.spec.name: handle for handle in self.handles}
         trainable = [handle for handle in self.handles if handle.buffers.atom.trainable]
-        self.passes = Passes(self._gradient_groups(book), ballot, transport.abort)
+        self.passes = Passes(
+            self._gradient_groups(book),
+            ballot,
+            transport.abort,
+            ordered=plan.topology.nodes > 1,
+        )
         for handle in trainable:
             handle.passes = self.passes
         self.gradients = Gradients(
@@ -65,8 +70,7 @@ class RuntimeState:
         gather = self._program(book.gather_shards())
         self.update = WeightUpdate(transport, atoms, gather, groups, self.handles)
         self.update.begin()
-        staging = Staging(transport, self.buffers.arenas.get("staging"))
-        distribute(model, self.handles, transport, staging, sync)
+        distribute(model, self.handles, transport, sync)
         self._adopt()
         self.update.end()
         self.optimizer = self._optimizer() if trainable else None
