@@ -4,7 +4,7 @@ import pytest
 import torch
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from sshsdp_mxfp import MXTensor, dequantize, quantize
+from sshsdp_mxfp import MXFP8, MXTensor, dequantize, quantize
 
 SHAPE = (2048, 2048)
 
@@ -22,18 +22,18 @@ def test_quantize(
     block: tuple[int, int],
     dtype: torch.dtype,
 ) -> None:
-    x, out = weight.to(dtype), MXTensor.empty(SHAPE, block)
-    benchmark(quantize, x, block, out=out)
+    x, out = weight.to(dtype), MXTensor.empty(SHAPE, MXFP8(block))
+    benchmark(quantize, x, MXFP8(block), out=out)
 
 
 def test_quantize_transposed(benchmark: BenchmarkFixture, weight: torch.Tensor) -> None:
-    out = MXTensor.empty(SHAPE, (32, 32))
-    benchmark(quantize, weight.t(), (32, 32), out=out)
+    out = MXTensor.empty(SHAPE, MXFP8((32, 32)))
+    benchmark(quantize, weight.t(), MXFP8((32, 32)), out=out)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_dequantize(benchmark: BenchmarkFixture, weight: torch.Tensor, dtype: torch.dtype) -> None:
-    q = quantize(weight, (32, 32))
+    q = quantize(weight, MXFP8((32, 32)))
     assert benchmark(dequantize, q, dtype).shape == SHAPE
 
 

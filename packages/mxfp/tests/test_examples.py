@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from sshsdp_mxfp import quantize
+from sshsdp_mxfp import MXFP8, quantize
 
 FLOAT_MAX = torch.finfo(torch.float32).max
 EXAMPLES = {
@@ -34,7 +34,7 @@ def test_worked_example(name, rows):
     values, code, text = EXAMPLES[name]
     x = torch.zeros(rows, 32)
     x[0, : len(values)] = torch.tensor(values)
-    result = quantize(x, (rows, 32))
+    result = quantize(x, MXFP8((rows, 32)))
     rest = "7f" if code == 255 else "00"
     expected = text.split() + [rest] * (32 * rows - len(values))
     assert result.scale.view(torch.uint8).tolist() == [[code]]

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sshsdp_mxfp import quantize
+from sshsdp_mxfp import MXFP8, quantize
 
 BITS = {
     torch.float32: (32, torch.int32, 23),
@@ -39,7 +39,7 @@ def tensor(parts, dtype):
 
 
 def assert_exact(oracle, x, block):
-    result = quantize(x, block)
+    result = quantize(x, MXFP8(block))
     code, elements = oracle.block(x.flatten().tolist())
     assert result.scale.view(torch.uint8).item() == code
     assert result.data.view(torch.uint8).flatten().tolist() == elements
@@ -85,5 +85,5 @@ def test_scales_beside_every_threshold(oracle, dtype):
     amax = amax[amax.isfinite()]
     x = torch.zeros(len(amax), 32, dtype=dtype)
     x[:, 5] = -amax
-    codes = quantize(x, (1, 32)).scale.view(torch.uint8).flatten().tolist()
+    codes = quantize(x, MXFP8()).scale.view(torch.uint8).flatten().tolist()
     assert codes == [oracle.scale([value]) for value in amax.tolist()]

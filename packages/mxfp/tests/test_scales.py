@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from sshsdp_mxfp import MXTensor, dequantize, quantize
+from sshsdp_mxfp import MXFP8, MXTensor, dequantize, quantize
 
 
 def all_elements():
@@ -13,7 +13,7 @@ def all_elements():
 
 def with_code(data, code):
     scale = torch.full((*data.shape[:-1], data.shape[-1] // 32), code, dtype=torch.uint8)
-    return MXTensor(data, scale.view(torch.float8_e8m0fnu), (1, 32))
+    return MXTensor(data, scale.view(torch.float8_e8m0fnu), MXFP8(), data.shape)
 
 
 @pytest.mark.parametrize("block", [(1, 32), (32, 32)])
@@ -26,8 +26,8 @@ def test_every_code_comes_back(block):
     for code in range(255):
         shape = (32 // block[0], 1)
         scale = torch.full(shape, code, dtype=torch.uint8).view(torch.float8_e8m0fnu)
-        values = dequantize(MXTensor(data, scale, block), torch.float64)
-        again = quantize(values, block)
+        values = dequantize(MXTensor(data, scale, MXFP8(block), data.shape), torch.float64)
+        again = quantize(values, MXFP8(block))
         assert again.scale.view(torch.uint8).unique().tolist() == [code]
         assert torch.equal(again.data.view(torch.uint8), data.view(torch.uint8))
 
@@ -71,6 +71,6 @@ def test_narrow_values_are_rounded_to_nearest(dtype):
 def test_zeros_keep_their_sign_both_ways():
     x = torch.zeros(1, 32)
     x[0, ::2] = -0.0
-    q = quantize(x, (1, 32))
+    q = quantize(x, MXFP8())
     assert q.data.view(torch.uint8).flatten().tolist() == [0x80, 0x00] * 16
     assert torch.equal(dequantize(q).signbit(), x.signbit())

@@ -1,11 +1,32 @@
-"""Bit-exact MXFP8 quantization for PyTorch.
+"""Bit-exact block-scaled number formats for PyTorch: MXFP8, MXFP6 and MXFP4.
 
-E4M3 elements that share an E8M0 scale per block of 32x32 or 1x32, after the OCP Microscaling
-Formats (MX) specification 1.0.
+Elements of 8, 6 or 4 bits that share an E8M0 scale per block, after the OCP Microscaling Formats
+(MX) specification 1.0.
 """
 
 from sshsdp_mxfp.dequantize import dequantize
-from sshsdp_mxfp.quantize import quantize
+from sshsdp_mxfp.elements import E2M1, E2M3, E3M2, E4M3, E5M2, Element
+from sshsdp_mxfp.formats import MXFP4, MXFP6, MXFP8, Format, Ragged, Rule
+from sshsdp_mxfp.quantize import NonFiniteError, quantize
+from sshsdp_mxfp.rounding import Stochastic
 from sshsdp_mxfp.tensor import MXTensor
 
-__all__ = ["MXTensor", "dequantize", "quantize"]
+__all__ = [
+    "E2M1",
+    "E2M3",
+    "E3M2",
+    "E4M3",
+    "E5M2",
+    "MXFP4",
+    "MXFP6",
+    "MXFP8",
+    "Element",
+    "Format",
+    "MXTensor",
+    "NonFiniteError",
+    "Ragged",
+    "Rule",
+    "Stochastic",
+    "dequantize",
+    "quantize",
+]
