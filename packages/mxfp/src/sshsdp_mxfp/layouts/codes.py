@@ -3,9 +3,10 @@
 import torch
 from torch import Tensor
 
-from sshsdp_mxfp.layouts.layout import SCALE
+from sshsdp_mxfp import bits
+from sshsdp_mxfp.tensor import SCALE
 
-SMALLEST, INFINITY, NAN = 0x00400000, 0x7F800000, 0x7FC00000  # 2^-127 is subnormal
+SMALLEST, INFINITY = 0x00400000, 0x7F800000  # 2^-127 is subnormal
 
 
 def scales_of_codes(codes: Tensor) -> Tensor:
@@ -20,11 +21,7 @@ def scales_of_codes(codes: Tensor) -> Tensor:
     Raises:
         ValueError: for another dtype.
     """
-    codes = as_codes(codes)
-    bits = codes.to(torch.int32).bitwise_left_shift_(23)
-    bits.masked_fill_(codes == 0, SMALLEST)
-    bits.masked_fill_(codes == 255, NAN)
-    return bits.view(torch.float32)
+    return bits.value_bits(as_codes(codes).to(torch.int32)).view(torch.float32)
 
 
 def codes_of_scales(scales: Tensor) -> Tensor:
@@ -44,9 +41,9 @@ def codes_of_scales(scales: Tensor) -> Tensor:
     """
     if scales.dtype != torch.float32:
         raise ValueError(f"expected scales of torch.float32, got {scales.dtype}")
-    bits = scales.contiguous().view(torch.int32)
-    nan, smallest = scales.isnan(), bits == SMALLEST
-    wrong = ((bits & 0x807FFFFF) != 0) | (bits == 0) | (bits == INFINITY)
+    pattern = scales.contiguous().view(torch.int32)
+    nan, smallest = scales.isnan(), pattern == SMALLEST
+    wrong = ((pattern & 0x807FFFFF) != 0) | (pattern == 0) | (pattern == INFINITY)
     wrong &= ~(nan | smallest)
     if bool(wrong.any()):
         place = wrong.nonzero()[0].tolist()
@@ -55,7 +52,7 @@ def codes_of_scales(scales: Tensor) -> Tensor:
             f"got {scales[tuple(place)].item()} at {place}; round scales before elements are "
             f"divided by them"
         )
-    codes = bits.bitwise_right_shift(23).masked_fill_(nan, 255).masked_fill_(smallest, 0)
+    codes = pattern.bitwise_right_shift(23).masked_fill_(nan, 255).masked_fill_(smallest, 0)
     return codes.to(torch.uint8)
 
 

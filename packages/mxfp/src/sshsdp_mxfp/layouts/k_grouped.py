@@ -8,10 +8,11 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from sshsdp_mxfp.layouts.layout import SCALE, LayoutPart, MatrixLayout, ScaleLayout, in_sequence
+from sshsdp_mxfp.layouts.layout import LayoutPart, MatrixLayout, ScaleLayout, in_sequence
 from sshsdp_mxfp.layouts.packed import PackedLayout
 from sshsdp_mxfp.layouts.sizes import align_up, check_sizes
 from sshsdp_mxfp.layouts.swizzled import SwizzledLayout
+from sshsdp_mxfp.tensor import SCALE
 
 
 @dataclass(frozen=True)

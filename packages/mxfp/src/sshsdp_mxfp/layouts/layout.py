@@ -11,8 +11,6 @@ from torch import Tensor
 from sshsdp_mxfp.layouts.formulas import Index
 from sshsdp_mxfp.layouts.sizes import banded, check_sizes
 
-SCALE = torch.float8_e8m0fnu
-
 
 @dataclass(frozen=True)
 class ScaleLayout(ABC):

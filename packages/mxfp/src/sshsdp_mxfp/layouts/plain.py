@@ -6,7 +6,8 @@ import torch
 
 from sshsdp_mxfp.layouts import formulas
 from sshsdp_mxfp.layouts.formulas import Index
-from sshsdp_mxfp.layouts.layout import SCALE, MatrixLayout
+from sshsdp_mxfp.layouts.layout import MatrixLayout
+from sshsdp_mxfp.tensor import SCALE
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,10 @@ import torch
 from torch import Tensor
 
 from sshsdp_mxfp.layouts.codes import as_cells
-from sshsdp_mxfp.layouts.layout import SCALE, MatrixLayout, ScaleLayout
+from sshsdp_mxfp.layouts.layout import MatrixLayout, ScaleLayout
 from sshsdp_mxfp.layouts.sizes import banded
 from sshsdp_mxfp.layouts.tiles import tiles
+from sshsdp_mxfp.tensor import SCALE
 
 
 def unpack_scales(operand: Tensor, layout: ScaleLayout) -> Tensor:
