@@ -40,7 +40,7 @@ def resolve(index: Index, shape: Sequence[int], steps: Sequence[int], per_byte: 
     for axis, size in enumerate(shape):
         entry = entries[axis] if axis < len(entries) else slice(None)
         if isinstance(entry, int):
-            place = _integer(entry, axis, size, 1 if axis < last else max(2, steps[axis]))
+            place = _integer(entry, axis, size, max(steps[axis], 1 if axis < last else 2))
             data.append(place)
             grid.append(place)
             continue
@@ -53,14 +53,15 @@ def resolve(index: Index, shape: Sequence[int], steps: Sequence[int], per_byte: 
 
 
 def _integer(entry: int, axis: int, size: int, step: int) -> int:
+    if not -size <= entry < size:
+        raise IndexError(f"expected an index below {size} in dimension {axis}, got {entry}")
+    place = entry % size
     if step > 1:
         raise ValueError(
             f"expected a slice in dimension {axis}, whose elements share scales or bytes, got "
-            f"{entry}; use [{entry // step * step}:{(entry // step + 1) * step}]"
+            f"{entry}; use [{place // step * step}:{(place // step + 1) * step}]"
         )
-    if not -size <= entry < size:
-        raise IndexError(f"expected an index below {size} in dimension {axis}, got {entry}")
-    return entry % size
+    return place
 
 
 def _range(entry: slice, axis: int, size: int, step: int, per_byte: int) -> tuple[int, int]:
