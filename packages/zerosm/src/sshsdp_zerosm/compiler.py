@@ -135,7 +135,7 @@ class Compiler:
             target = self._bytes(op.target).view(op.stored)
             reduction = Reduction(sources, target, op.accumulator, op.scale, self._scratch)
         nbytes = sum(source.nbytes for source in op.sources)
-        return ReduceStep(reduction, nbytes, self._moved(op.sources), partial=op.partial)
+        return ReduceStep(reduction, nbytes, self._moved(op.sources), overwrite=op.overwrite)
 
     def _bytes(self, region: Region) -> torch.Tensor:
         arena = self._check_inside(region)

@@ -109,7 +109,7 @@ class Reduce:
         accumulator: float32 or float64, not narrower than `dtype`.
         scale: factor on the sum.
         target_dtype: of the target; None means `accumulator`.
-        partial: a sum that always overwrites its target, also in a run that accumulates.
+        overwrite: never accumulate, whatever the run says: for partial sums, and sums in place.
     """
 
     sources: tuple[Region, ...]
@@ -118,7 +118,7 @@ class Reduce:
     accumulator: torch.dtype
     scale: float = 1.0
     target_dtype: torch.dtype | None = None
-    partial: bool = False
+    overwrite: bool = False
 
     def __post_init__(self) -> None:
         check_payload(self.dtype, self.accumulator)
@@ -141,7 +141,7 @@ class Reduce:
 
     def __str__(self) -> str:
         sources = " + ".join(map(str, self.sources))
-        kind = "partial" if self.partial else "reduce"
+        kind = "overwrite" if self.overwrite else "reduce"
         return (
             f"{kind} {self.target} ({_name(self.stored)}) = {self.scale!r} * ({sources}) "
             f"({_name(self.dtype)} summed in {_name(self.accumulator)})"

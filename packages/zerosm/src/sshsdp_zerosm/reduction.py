@@ -83,7 +83,7 @@ class Reduction:
             self._chunks.append(_Chunk(parts, target[piece], total[kept], cast[kept]))
 
     def overwrite(self, accumulate: bool) -> None:
-        """Do it once, whatever the run says: a partial sum is never added to what was there."""
+        """Do it once without adding to what was there, whatever the run says."""
         del accumulate
         self.run(False)
 

@@ -76,11 +76,11 @@ class ReduceStep(Step):
     __slots__ = ("_moved", "_nbytes", "run")
 
     def __init__(
-        self, reduction: Reduction, nbytes: int, moved: tuple[int, int], *, partial: bool = False
+        self, reduction: Reduction, nbytes: int, moved: tuple[int, int], *, overwrite: bool = False
     ) -> None:
         self._nbytes = nbytes
         self._moved = moved
-        run = reduction.overwrite if partial else reduction.run
+        run = reduction.overwrite if overwrite else reduction.run
         self.run = run  # type: ignore[method-assign]  # saves a call per execution
 
     def tally(self, counters: Counters) -> None:

@@ -62,7 +62,9 @@ def all_reduce(
         if slices[index][1]:
             sources = tuple(part(buffer, index) for buffer in buffers)
             own = part(buffers[index], index)
-            ops.append(Reduce(sources, own, dtype, accumulator, scale, target_dtype=dtype))
+            ops.append(
+                Reduce(sources, own, dtype, accumulator, scale, target_dtype=dtype, overwrite=True)
+            )
         ops += _meet(f"{name}.reduced", others)
         ops += [
             Pull(part(buffers[at], at), part(buffers[index], at))

@@ -95,7 +95,13 @@ def hierarchical_all_reduce(
             size = dtype.itemsize
             target = own_part(place).part(start * size, numel * size)
             return Reduce(
-                partials, target, accumulator, accumulator, scale, target_dtype=dtype, partial=True
+                partials,
+                target,
+                accumulator,
+                accumulator,
+                scale,
+                target_dtype=dtype,
+                overwrite=True,
             )
 
         def meet(channel: str) -> list[Op]:
@@ -105,6 +111,7 @@ def hierarchical_all_reduce(
 
         # A slice put to another node, or pulled from a sibling, needs no room of its own there: it
         # was computed from what the agent there, the only reader of that room, has read from it.
+        # Partials need no fence at the end: the slices that they became part of have arrived.
         return [
             *sums.open(place),
             *meet(ready),
@@ -116,7 +123,6 @@ def hierarchical_all_reduce(
             *copies.within(place),
             *copies.arrivals(place),
             *copies.finish(place),
-            *sums.settle(place, spaces.__getitem__),
         ]
 
     def share(place: int) -> int:

@@ -161,7 +161,7 @@ class Partials:
             chunk(member, owner).part(start // scale, target.nbytes // scale)
             for member in self.placement.nodes[node]
         )
-        return Reduce(sources, target, self.dtype, self.accumulator, partial=True)
+        return Reduce(sources, target, self.dtype, self.accumulator, overwrite=True)
 
     def _of_node(self, workspace: Callable[[int], Region], owner: int, node: int) -> Region:
         nbytes = self.counts[owner] * self.accumulator.itemsize

@@ -1,5 +1,6 @@
 """Who has touched which bytes, and whether what follows is ordered after it."""
 
+import itertools
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator
 
@@ -29,15 +30,19 @@ class Access:
 
     def over(self, clock: Clock) -> bool:
         """Whether it is known to be over at `clock`."""
-        return any(clock[rank] >= count for rank, count in self.ends)
+        for rank, count in self.ends:  # noqa: SIM110 (any() costs twice as much, and this is hot)
+            if clock[rank] >= count:
+                return True
+        return False
 
 
 class _Cell:
     """Bytes that every region contains completely or not at all."""
 
-    __slots__ = ("defined", "reads", "write")
+    __slots__ = ("defined", "name", "reads", "write")
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
+        self.name = name
         self.defined = False
         self.write: Access | None = None
         self.reads: list[Access] = []
@@ -61,21 +66,27 @@ class Memory:
         for region in regions:
             bounds.setdefault(self._key(region), set()).update((region.offset, region.stop))
         self._bounds = {key: sorted(values) for key, values in bounds.items()}
-        self._cells = {key: [_Cell() for _ in values] for key, values in self._bounds.items()}
+        self._cells = {
+            (arena, owner): [
+                _Cell(f"{arena}[{owner}][{start}:{stop}]")
+                for start, stop in itertools.pairwise(values)
+            ]
+            for (arena, owner), values in self._bounds.items()
+        }
 
     def define(self, region: Region) -> None:
         """There are values from the start."""
-        for _, cell in self._covered(region):
+        for cell in self._covered(region):
             cell.defined = True
 
     def read(self, region: Region, access: Access, clock: Clock) -> Iterator[str]:
         """Record; what is wrong about it."""
         undefined: list[str] = []
-        for name, cell in self._covered(region):
+        for cell in self._covered(region):
             if not cell.defined:
-                undefined.append(name)
+                undefined.append(cell.name)
             elif cell.write is not None and not cell.write.over(clock):
-                yield _race(name, cell.write, access)
+                yield _race(cell.name, cell.write, access)
             cell.reads = [
                 reader
                 for reader in cell.reads
@@ -87,30 +98,33 @@ class Memory:
 
     def write(self, region: Region, access: Access, clock: Clock) -> Iterator[str]:
         """Record; what is wrong about it."""
-        for name, cell in self._covered(region):
+        for cell in self._covered(region):
             last = cell.write
             if last is not None and not last.over(clock):
-                yield _race(name, last, access)
+                yield _race(cell.name, last, access)
             for reader in cell.reads:
                 if reader is not access and not reader.over(clock):
-                    yield _race(name, reader, access)
+                    yield _race(cell.name, reader, access)
             if last is not None and not cell.reads and last.event.scene == access.event.scene:
-                yield f"{access.event} overwrites {name}, written by {last.event} and never read"
+                yield (
+                    f"{access.event} overwrites {cell.name}, written by {last.event} and never read"
+                )
             cell.write, cell.reads, cell.defined = access, [], True
 
     def _key(self, region: Region) -> tuple[str, int]:
+        owner = region.rank
         if region.arena in self._shared:
-            return region.arena, -1 - self._topology.node_of(region.rank)
-        return region.arena, region.rank
+            owner = self._topology.ranks_of(self._topology.node_of(owner))[0]
+        return region.arena, owner
 
-    def _covered(self, region: Region) -> Iterator[tuple[str, _Cell]]:
+    def _covered(self, region: Region) -> Iterator[_Cell]:
         if not region.nbytes:
             return
         key = self._key(region)
         bounds, cells = self._bounds[key], self._cells[key]
         at = bisect_left(bounds, region.offset)
         while bounds[at] < region.stop:
-            yield f"{region.arena}[{region.rank}][{bounds[at]}:{bounds[at + 1]}]", cells[at]
+            yield cells[at]
             at += 1
 
 

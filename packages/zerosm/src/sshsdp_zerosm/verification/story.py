@@ -83,11 +83,15 @@ class Event:
 
 def events_of(scenes: Sequence[Scene], rank: int) -> Iterator[Event]:
     """Everything that `rank` does, in order."""
+    expanded: dict[tuple[int, str], tuple[Op, ...]] = {}
     for number, scene in enumerate(scenes):
         match scene:
             case Run():
                 where = f"{scene.schedule.name!r} {scene.phase}"
-                for op in scene.schedule.ops(scene.phase, rank):
+                key = id(scene.schedule), scene.phase
+                if key not in expanded:
+                    expanded[key] = scene.schedule.ops(scene.phase, rank)
+                for op in expanded[key]:
                     yield _event(rank, number, op, where, scene.accumulate)
             case Use():
                 reads = tuple(region for region in scene.reads if region.rank == rank)
@@ -107,7 +111,7 @@ def _event(rank: int, number: int, op: Op, where: str, accumulate: bool) -> Even
             return Event(rank, number, op, where, (op.source,), (op.target,))
         case Reduce():
             reads = op.sources
-            if accumulate and not op.partial and op.target not in reads:
+            if accumulate and not op.overwrite and op.target not in reads:
                 reads = (*reads, op.target)
             return Event(rank, number, op, where, reads, (op.target,))
         case _:

@@ -1,5 +1,6 @@
 """Bytes that a rank moves, within its node and to other nodes."""
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from sshsdp_zerosm.ops import Op, Pull, Put, Reduce
@@ -19,14 +20,19 @@ class Traffic(NamedTuple):
     within: int
     between: int
 
+    @classmethod
+    def sum(cls, parts: Iterable["Traffic"]) -> "Traffic":
+        """All of them together."""
+        within = between = 0
+        for part in parts:
+            within += part.within
+            between += part.between
+        return cls(within, between)
+
 
 def traffic(schedule: Schedule, phase: str, rank: int, topology: Topology) -> Traffic:
     """What `rank` moves in one run of `phase`; no other rank's operations are expanded."""
-    total = Traffic(0, 0)
-    for op in schedule.ops(phase, rank):
-        moved = op_traffic(op, rank, topology)
-        total = Traffic(total.within + moved.within, total.between + moved.between)
-    return total
+    return Traffic.sum(op_traffic(op, rank, topology) for op in schedule.ops(phase, rank))
 
 
 def op_traffic(op: Op, rank: int, topology: Topology) -> Traffic:

@@ -11,7 +11,7 @@ from sshsdp_zerosm.schedule import Schedule
 from sshsdp_zerosm.topology import Topology
 from sshsdp_zerosm.verification.story import Run, Scene
 from sshsdp_zerosm.verification.trace import Trace
-from sshsdp_zerosm.verification.traffic import Traffic, traffic
+from sshsdp_zerosm.verification.traffic import Traffic, op_traffic
 
 MOST_FAULTS = 10
 """How many an error lists."""
@@ -86,52 +86,70 @@ def verify(
                 f"ranks, got {topology}"
             )
     players = range(topology.world) if ranks is None else tuple(ranks)
+    static = _Static(players, topology)
+    for run in runs:
+        static.add(run)
     trace = Trace(what, players, topology, initial, shared)
-    moved, least, excess = _moved(runs, players, topology)
-    faults = itertools.chain(_unreadable(runs, players, topology), excess, trace.faults())
+    faults = itertools.chain(static.faults, static.excess(), trace.faults())
     if found := list(itertools.islice(faults, MOST_FAULTS)):
         raise ScheduleError(found)
-    return Verified(trace.events, moved, least)
+    return Verified(trace.events, static.moved(), static.least())
 
 
-def _unreadable(runs: Sequence[Run], ranks: Sequence[int], topology: Topology) -> Iterator[str]:
-    for run, rank in itertools.product(_distinct(runs), ranks):
-        for op in run.schedule.ops(run.phase, rank):
-            sources: tuple[Region, ...] = ()
-            if isinstance(op, Pull | Reduce):
-                sources = op.sources if isinstance(op, Reduce) else (op.source,)
-            for source in sources:
-                if topology.node_of(source.rank) != topology.node_of(rank):
-                    yield (
-                        f"rank {rank}, {run.schedule.name!r} {run.phase}: {op} reads memory of "
-                        f"another node; its owner has to put it"
-                    )
+class _Static:
+    """What needs no order of events: who reads whose memory, and what moves."""
 
+    def __init__(self, ranks: Sequence[int], topology: Topology) -> None:
+        self.faults: list[str] = []
+        self._ranks = ranks
+        self._topology = topology
+        self._schedules: dict[int, Schedule] = {}
+        self._times: Counter[tuple[int, str]] = Counter()
+        self._moved: dict[tuple[int, str], Traffic] = {}  # by one run
 
-def _moved(
-    runs: Sequence[Run], ranks: Sequence[int], topology: Topology
-) -> tuple[Traffic, int, list[str]]:
-    """Bytes moved, bytes that must be, and which schedules move more."""
-    times = Counter((id(run.schedule), run.phase) for run in runs)
-    total, total_least, excess = Traffic(0, 0), 0, []
-    for schedule in {id(run.schedule): run.schedule for run in runs}.values():
-        moved = Traffic(0, 0)
-        for phase in schedule.phases:
-            count = times[id(schedule), phase]
-            for rank in ranks if count else ():
-                own = traffic(schedule, phase, rank, topology)
-                moved = Traffic(moved[0] + count * own[0], moved[1] + count * own[1])
-        total = Traffic(total[0] + moved[0], total[1] + moved[1])
-        if schedule.least_between is not None:
-            turns = max(times[id(schedule), phase] for phase in schedule.phases)
-            least = turns * sum(schedule.least_between(rank) for rank in ranks)
-            total_least += least
-            if moved.between > least:
-                excess.append(
-                    f"{schedule.name!r} moves {moved.between} bytes between nodes where {least} do"
+    def add(self, run: Run) -> None:
+        """Look at a run."""
+        key = id(run.schedule), run.phase
+        self._schedules[id(run.schedule)] = run.schedule
+        self._times[key] += 1
+        if key not in self._moved:
+            self._moved[key] = Traffic.sum(self._of_rank(run, rank) for rank in self._ranks)
+
+    def moved(self) -> Traffic:
+        """By all runs."""
+        return Traffic.sum(map(self._by_schedule, self._schedules))
+
+    def least(self) -> int:
+        """Of those schedules that state it."""
+        return sum(self._least(which) or 0 for which in self._schedules)
+
+    def excess(self) -> Iterator[str]:
+        """Schedules that move more between nodes than they must."""
+        for which, schedule in self._schedules.items():
+            moved, least = self._by_schedule(which).between, self._least(which)
+            if least is not None and moved > least:
+                yield f"{schedule.name!r} moves {moved} bytes between nodes where {least} do"
+
+    def _of_rank(self, run: Run, rank: int) -> Traffic:
+        ops = run.schedule.ops(run.phase, rank)
+        for op in ops:
+            if isinstance(op, Pull | Reduce) and op_traffic(op, rank, self._topology).between:
+                self.faults.append(
+                    f"rank {rank}, {run.schedule.name!r} {run.phase}: {op} reads memory of another "
+                    f"node; its owner has to put it"
                 )
-    return total, total_least, excess
+        return Traffic.sum(op_traffic(op, rank, self._topology) for op in ops)
 
+    def _by_schedule(self, which: int) -> Traffic:
+        return Traffic.sum(
+            Traffic(self._times[key] * moved.within, self._times[key] * moved.between)
+            for key, moved in self._moved.items()
+            if key[0] == which
+        )
 
-def _distinct(runs: Sequence[Run]) -> list[Run]:
-    return list({(id(run.schedule), run.phase): run for run in runs}.values())
+    def _least(self, which: int) -> int | None:
+        schedule = self._schedules[which]
+        if schedule.least_between is None:
+            return None
+        turns = max(self._times[which, phase] for phase in schedule.phases)
+        return turns * sum(map(schedule.least_between, self._ranks))
