@@ -155,11 +155,11 @@ class Story:
     def scenes(self, algorithms=ALGORITHMS, schedules=None):
         """Three turns of each back to back, then one of each again, sharing slot and workspace."""
         schedules = schedules or {name: self.schedule(name) for name in algorithms}
+        names = [name for name in algorithms for _ in range(3)] + list(algorithms)
         return [
             scene
-            for turn, names in enumerate([*([name] * 3 for name in algorithms), algorithms])
-            for name in names
-            for scene in self.turn(name, schedules[name], accumulate=turn > 0)
+            for turn, name in enumerate(names)
+            for scene in self.turn(name, schedules[name], accumulate=name in names[:turn])
         ]
 
     def play(self, algorithm, *, turns=2, seed=None, schedule=None):

@@ -79,7 +79,7 @@ class Trace:
 
     def faults(self) -> Iterator[str]:
         """Play; races, undefined reads, useless writes, a deadlock, signals left over."""
-        active = deque(self._ranks.values())
+        active = deque(rank for rank in self._ranks.values() if rank.events)
         stuck = 0
         while active and stuck < len(active):
             rank = active.popleft()
