@@ -29,7 +29,8 @@ def addend(fmt: Format, mantissa_bits: int) -> int:
         What carries into the exponent exactly where the rule rounds up. With "rceil" it does if the
         mantissa is above that of the largest element: the same codes as the multiplication by
         float32(1 / largest) and rounding up of NVIDIA's libraries and instructions (PTX
-        cvt.rp.satfinite.ue8m0x2.f32).
+        cvt.rp.satfinite.ue8m0x2.f32), but for one maximum: of the float after largest * 2^-127
+        their product is rounded down, so that it saturates at code 0.
     """
     element = fmt.element
     one = 1 << mantissa_bits
