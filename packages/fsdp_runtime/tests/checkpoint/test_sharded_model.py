@@ -16,14 +16,14 @@ from sshsdp_zerosm import connect
 STEPS = 2
 
 
-def shard(rank, form, seed, *, replicated=False):
+def shard(rank, form, seed, degrees=None):
     torch.manual_seed(seed)
     if rank.world > 1:
         dist.init_process_group("gloo", store=rank.store, rank=rank.rank, world_size=rank.world)
-    degree = 1 if replicated else rank.world
+    degrees = degrees or (rank.world,) * 3
     return fully_shard(
         TiedModel(),
-        sharding=[Sharding("**", Degrees(degree, degree, degree))],
+        sharding=[Sharding("**", Degrees(*degrees))],
         formats=[Cast("**", torch.bfloat16)],  # so that loaded main weights have to be cast again
         updates=[Update("**", AdamW(lr=1e-2))],
         transport=connect(rank.rank, rank.world, rank.store, timeout=30),
@@ -45,8 +45,8 @@ def values(model):
     return {n: v.tolist() for n, v in model.full_state_dict().items()}, scalars
 
 
-def save_and_go_on(rank, root, form, replicated=False):
-    model = shard(rank, form, 0, replicated=replicated)
+def save_and_go_on(rank, root, form, degrees=None):
+    model = shard(rank, form, 0, degrees)
     model.optimizer.param_groups[0]["lr"] = 3e-2
     train(model, range(STEPS))
     save_checkpoint(root / "saved", model, {"step": STEPS})
@@ -55,25 +55,42 @@ def save_and_go_on(rank, root, form, replicated=False):
     return saved, values(model)
 
 
-def resume(rank, root, form):
-    model = shard(rank, form, 1)
+def resume(rank, root, form, degrees=None):
+    model = shard(rank, form, 1, degrees)
     extra = load_checkpoint(newest_checkpoint(root), model)
     loaded = values(model)
     train(model, range(extra["step"], 2 * STEPS))
     return loaded, values(model)
 
 
-@pytest.mark.parametrize("form", ["private", "shared"])
-@pytest.mark.parametrize("world", [1, 2])
-def test_restarted_is_uninterrupted_bit_for_bit(tmp_path, world, form):
-    expected = run_ranks(save_and_go_on, world, tmp_path, form)
-    assert run_ranks(resume, world, tmp_path, form) == expected
+@pytest.mark.parametrize(
+    ("degrees", "form"),
+    [
+        ((1, 1, 1), "private"),
+        ((2, 2, 2), "private"),
+        ((2, 2, 2), "shared"),
+        ((1, 1, 2), "private"),
+        ((2, 2, 4), "shared"),
+    ],
+)
+def test_restarted_is_uninterrupted_bit_for_bit(tmp_path, degrees, form):
+    world = degrees[-1]
+    expected = run_ranks(save_and_go_on, world, tmp_path, form, degrees)
+    assert run_ranks(resume, world, tmp_path, form, degrees) == expected
 
 
 @pytest.mark.parametrize(
-    ("saves", "replicated", "loads"), [(3, False, 2), (2, True, 3), (2, False, 1)]
+    ("saves", "of_saves", "loads", "of_loads"),
+    [
+        (3, (3, 3, 3), 2, (2, 2, 2)),
+        (2, (1, 1, 1), 3, (3, 3, 3)),
+        (2, (2, 2, 2), 1, (1, 1, 1)),
+        (4, (1, 2, 4), 3, (1, 3, 3)),
+    ],
 )
-def test_another_world_size_loads_the_same_values(tmp_path, saves, replicated, loads):
-    (saved, _), *_ = run_ranks(save_and_go_on, saves, tmp_path, "private", replicated)
-    for loaded, _ in run_ranks(resume, loads, tmp_path, "private"):
+def test_another_world_and_other_degrees_load_the_same_values(
+    tmp_path, saves, of_saves, loads, of_loads
+):
+    (saved, _), *_ = run_ranks(save_and_go_on, saves, tmp_path, "private", of_saves)
+    for loaded, _ in run_ranks(resume, loads, tmp_path, "private", of_loads):
         assert loaded == saved

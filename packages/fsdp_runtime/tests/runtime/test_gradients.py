@@ -40,12 +40,22 @@ def local_gradients(rank, model, microbatches):
 
 
 @pytest.mark.parametrize(
-    ("world", "degree", "microbatches"), [(1, 1, 1), (2, 2, 3), (3, 1, 2), (4, 4, 1)]
+    ("world", "degrees", "microbatches"),
+    [
+        (1, (1, 1, 1), 1),
+        (2, (2, 2, 2), 3),
+        (3, (1, 1, 1), 2),
+        (4, (4, 4, 4), 1),
+        (4, (1, 2, 4), 2),
+        (4, (2, 2, 4), 1),
+        (4, (1, 1, 2), 2),
+        (4, (1, 2, 2), 1),
+    ],
 )
-def test_pieces_of_gradients_are_those_of_plain_pytorch(world, degree, microbatches):
+def test_pieces_of_gradients_are_those_of_plain_pytorch(world, degrees, microbatches):
     expected = reference(world, microbatches)
-    degrees = [Sharding("**", Degrees(degree, degree, degree))]
-    for pieces in on_ranks(world, local_gradients, microbatches, sharding=degrees):
+    sharding = [Sharding("**", Degrees(*degrees))]
+    for pieces in on_ranks(world, local_gradients, microbatches, sharding=sharding):
         for name, (shape, start, stop, local) in pieces.items():
             if expected[name] is None:
                 continue  # unused everywhere: the optimizer skips it
@@ -55,27 +65,34 @@ def test_pieces_of_gradients_are_those_of_plain_pytorch(world, degree, microbatc
             )
 
 
-@pytest.mark.parametrize("degree", [1, 3])
-def test_more_backward_after_finalizing_adds_up(degree):
-    expected = reference(3, microbatches=2)
-    degrees = [Sharding("**", Degrees(degree, degree, degree))]
+NESTED = [(1, 1, 1), (4, 4, 4), (1, 1, 4), (1, 2, 4), (2, 2, 4), (2, 2, 2), (1, 1, 2), (1, 2, 2)]
+
+
+@pytest.mark.parametrize("degrees", NESTED)
+def test_more_backward_after_a_finished_and_scaled_gradient_adds_up(degrees):
+    first, both = reference(4), reference(4, microbatches=2)
 
     def scene(rank, model):
         loss_of(model, rank.rank).backward()
         model.finalize_gradients()
+        for parameter in model.parameters():
+            if parameter.grad is not None:
+                parameter.grad.mul_(0.25)
         loss_of(model, 10 + rank.rank).backward()
         shown = {n: p.grad for n, p in model.named_parameters() if p.requires_grad}
         return {n: (g.fragment.start, g.local.clone()) for n, g in shown.items()}
 
-    for pieces in on_ranks(3, scene, sharding=degrees):
+    for pieces in on_ranks(4, scene, sharding=[Sharding("**", Degrees(*degrees))]):
         for name, (start, local) in pieces.items():
-            if expected[name] is not None:
-                piece = expected[name].flatten()[start : start + local.numel()]
+            if both[name] is not None:
+                expected = (both[name] - 0.75 * first[name]).flatten()
+                piece = expected[start : start + local.numel()]
                 torch.testing.assert_close(local, piece, rtol=1e-10, atol=1e-13)
 
 
-def test_norms_are_those_of_whole_gradients_on_every_rank():
-    expected = reference(2)
+@pytest.mark.parametrize("degrees", NESTED)
+def test_norms_are_those_of_whole_gradients_on_every_rank(degrees):
+    expected = reference(4)
     total = torch.nn.utils.get_total_norm([g for g in expected.values() if g is not None])
 
     def scene(rank, model):
@@ -85,13 +102,15 @@ def test_norms_are_those_of_whole_gradients_on_every_rank():
         theirs = torch.nn.utils.clip_grad_norm_(model.parameters(), 1e9)
         return weight.grad.norm().item(), ours.item(), theirs.item()
 
-    for one, ours, theirs in on_ranks(2, scene):
+    sharding = [Sharding("**", Degrees(*degrees))]
+    for one, ours, theirs in on_ranks(4, scene, sharding=sharding, form="private", poison=True):
         assert one == pytest.approx(expected["layers.0.up.weight"].norm().item(), rel=1e-12)
         assert ours == pytest.approx(total.item(), rel=1e-12)
         assert theirs == pytest.approx(total.item(), rel=1e-12)
 
 
-def test_dropping_gradients_starts_a_new_round():
+@pytest.mark.parametrize("degrees", [(2, 2, 2), (1, 1, 2)])
+def test_dropping_gradients_starts_a_new_round(degrees):
     def scene(rank, model):
         start = {n: v.clone() for n, v in model.full_state_dict().items()}
         loss_of(model, 5).backward()
@@ -107,7 +126,8 @@ def test_dropping_gradients_starts_a_new_round():
         return unchanged, shown, gradient.fragment.start, gradient.local.clone()
 
     expected = reference(2)["layers.1.down.weight"].flatten()
-    for unchanged, shown, start, local in on_ranks(2, scene):
+    sharding = [Sharding("**", Degrees(*degrees))]
+    for unchanged, shown, start, local in on_ranks(2, scene, sharding=sharding):
         assert unchanged
         assert shown == [None] * len(shown)
         torch.testing.assert_close(local, expected[start : start + local.numel()])
@@ -166,7 +186,8 @@ def test_setting_and_other_uses_of_gradients_are_refused():
     assert on_ranks(1, scene) == [True]
 
 
-def test_a_gradient_that_is_not_finite_on_one_rank_skips_the_step_on_all():
+@pytest.mark.parametrize("degrees", NESTED)
+def test_a_gradient_that_is_not_finite_on_one_rank_skips_the_step_on_all(degrees):
     def scene(rank, model):
         before = {n: v.clone() for n, v in model.full_state_dict().items()}
         loss = loss_of(model, rank.rank)
@@ -177,7 +198,8 @@ def test_a_gradient_that_is_not_finite_on_one_rank_skips_the_step_on_all():
         same = all(torch.equal(after[name], value) for name, value in before.items())
         return norm.isfinite().item(), same, model.optimizer.last_step_skipped
 
-    assert on_ranks(2, scene) == [(False, True, True)] * 2
+    sharding = [Sharding("**", Degrees(*degrees))]
+    assert on_ranks(4, scene, sharding=sharding) == [(False, True, True)] * 4
 
 
 def test_an_embedding_row_that_is_padding_gets_no_gradient():
