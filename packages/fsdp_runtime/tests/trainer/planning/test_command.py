@@ -4,9 +4,12 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import asdict
 
 import pytest
 
+from sshsdp_fsdp_runtime.plan import ScheduleBook
+from sshsdp_fsdp_runtime.plan.traffic import step_traffic
 from sshsdp_fsdp_runtime.trainer import InputError, main
 from sshsdp_fsdp_runtime.trainer.planning import PlanRequest, make_plan
 from sshsdp_fsdp_runtime.trainer.planning.request import request_topology
@@ -98,6 +101,31 @@ def test_layers_that_are_alike_are_one_line_with_a_count(model, capsys, wide):
     assert not re.search(r"layers\.3", text)
 
 
+def test_json_holds_the_traffic_and_on_request_every_operation(model, capsys):
+    shown = run_json(capsys, model, *RANKS, "--microbatches", "3", "--schedules", "--rank", "5")
+    plan = make_plan(PlanRequest(model=model, nodes=2, ranks_per_node=4, degrees="2,4,8"))
+    assert shown["traffic"]["rows"] == [asdict(row) for row in step_traffic(plan, 5, 3)]
+    gather = ScheduleBook(plan).gather(plan.groups[2])
+    (phase,) = [
+        row["operations"]
+        for row in shown["schedules"]
+        if (row["purpose"], row["owner"]) == ("gather weights", "layers.2")
+    ]
+    assert phase == [str(op) for op in gather.ops("gather", 5)]
+
+
+def test_schedules_are_listed_on_request_only(model, capsys, wide):
+    assert main(["plan", model, *RANKS, "--schedules"]) == 0
+    text = capsys.readouterr().out
+    assert "gather weights of layers.2, 4 alike, 2 times a step" in text
+    assert "put shards[0]" in text
+    assert "... " in text
+    assert main(["plan", model, *RANKS]) == 0
+    text = capsys.readouterr().out
+    assert "put shards" not in text
+    assert re.search(r"gather updated shards +1 ", text)
+
+
 def test_every_parameter_is_claimed_once_per_kind_of_rule(model, capsys):
     shown = run_json(
         capsys, model, *RANKS, "--sharding", "layers.**=1,2,2", "--cast", "head.*=fp64"
@@ -138,6 +166,7 @@ def test_fields_hang_below_the_field_whose_bytes_they_share(model, capsys):
         (["--cast", "int32"], "(as options: --cast PATTERN=DTYPE)"),
         (["--groups", "layer.*"], "got 'layer.*' that matches none"),
         (["--slots", "0"], "expected at least 1 slot, got 0; 2 is the default"),
+        (["--microbatches", "0"], "expected --microbatches >= 1, got 0"),
         (["--rank", "1"], "expected --rank below 1, got 1"),
         (["--json", "/absent/x.json"], "got /absent/x.json: "),
         (["--picture", "x.jpg"], "expected --picture as a .pdf, .png, .svg file, got x.jpg"),

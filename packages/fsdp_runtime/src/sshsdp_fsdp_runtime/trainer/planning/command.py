@@ -15,6 +15,7 @@ from sshsdp_fsdp_runtime.trainer.planning.document import document
 from sshsdp_fsdp_runtime.trainer.planning.picture import write_picture
 from sshsdp_fsdp_runtime.trainer.planning.request import PlanRequest, make_plan
 from sshsdp_fsdp_runtime.trainer.planning.tables import tables
+from sshsdp_fsdp_runtime.trainer.planning.view import View
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +28,11 @@ class PlanCommand:
 
     request: Annotated[PlanRequest, tyro.conf.arg(name="")]
     rank: int = 0
-    """Whose view of trees, chains and schedules to show."""
+    """Whose view of trees, chains, traffic and schedules to show."""
+    microbatches: int = 1
+    """Microbatches per step, for its traffic."""
+    schedules: bool = False
+    """List the operations of the rank, one schedule of each kind."""
     json: str | None = None
     """Write everything there as JSON instead of showing tables; - for standard output."""
     picture: Path | None = None
@@ -47,15 +52,22 @@ def plan(arguments: Sequence[str]) -> int:
     made = make_plan(command.request)
     if not 0 <= command.rank < made.world:
         raise InputError(f"expected --rank below {made.world}, got {command.rank}")
-    source = command.request.model
+    if command.microbatches < 1:
+        raise InputError(f"expected --microbatches >= 1, got {command.microbatches}")
+    view = View(
+        source=command.request.model,
+        rank=command.rank,
+        microbatches=command.microbatches,
+        schedules=command.schedules,
+    )
     if command.picture is not None:
         write_picture(made, command.rank, command.picture)
     if command.json is None:
         console = Console(highlight=False)
-        for part in tables(made, source, command.rank):
+        for part in tables(made, view):
             console.print(part)
         return 0
-    text = json.dumps(document(made, source, command.rank), indent=1)
+    text = json.dumps(document(made, view), indent=1)
     if command.json == "-":
         say(text)
     else:

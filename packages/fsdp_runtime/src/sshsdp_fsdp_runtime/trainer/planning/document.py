@@ -5,6 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from sshsdp_fsdp_runtime.plan import GroupPlan, ModelSpec, Plan
+from sshsdp_fsdp_runtime.plan.traffic import step_traffic
 from sshsdp_fsdp_runtime.trainer.planning.dtypes import dtype_name
 from sshsdp_fsdp_runtime.trainer.planning.sections import (
     chain_rows,
@@ -12,26 +13,23 @@ from sshsdp_fsdp_runtime.trainer.planning.sections import (
     field_rows,
     formula_rows,
     group_rows,
+    schedule_rows,
 )
 from sshsdp_fsdp_runtime.trainer.planning.sections.groups import atom_row
+from sshsdp_fsdp_runtime.trainer.planning.view import View
 from sshsdp_shardchain import Level
 
 FORMAT = 1  # raised when a key changes its meaning
 
 
-def document(plan: Plan, source: str, rank: int) -> dict[str, Any]:
-    """The plan as JSON values; bytes and elements are integers.
-
-    Args:
-        plan: what was decided.
-        source: the model, as it was named.
-        rank: whose view `fields` and `chains` give.
-    """
+def document(plan: Plan, view: View) -> dict[str, Any]:
+    """The plan as JSON values; bytes and elements are integers."""
     forecast = plan.forecast()
-    return {
+    rank = view.rank
+    content: dict[str, Any] = {
         "format": FORMAT,
         "signature": plan.signature(),
-        "model": _model(plan.spec, source),
+        "model": _model(plan.spec, view.source),
         "topology": {"world": plan.world, **asdict(plan.topology)},
         "options": asdict(plan.options),
         "rank": rank,
@@ -50,7 +48,15 @@ def document(plan: Plan, source: str, rank: int) -> dict[str, Any]:
                 for row in formula_rows(plan)
             ],
         },
+        "traffic": {
+            "microbatches": view.microbatches,
+            "rows": [asdict(row) for row in step_traffic(plan, rank, view.microbatches)],
+        },
     }
+    if view.schedules:
+        rows = schedule_rows(plan, rank, view.microbatches)
+        content["schedules"] = [asdict(row) for row in rows]
+    return content
 
 
 def _model(spec: ModelSpec, source: str) -> dict[str, Any]:

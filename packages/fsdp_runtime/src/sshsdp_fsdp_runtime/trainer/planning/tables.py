@@ -6,6 +6,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from sshsdp_fsdp_runtime.plan import Plan
+from sshsdp_fsdp_runtime.plan.traffic import step_traffic
 from sshsdp_fsdp_runtime.trainer.planning.sections import (
     chain_rows,
     chain_table,
@@ -18,13 +19,18 @@ from sshsdp_fsdp_runtime.trainer.planning.sections import (
     group_rows,
     group_table,
     memory_table,
+    schedule_rows,
+    schedule_tree,
+    traffic_table,
 )
 from sshsdp_fsdp_runtime.trainer.planning.sections.text import count_text
+from sshsdp_fsdp_runtime.trainer.planning.view import View
 
 
-def tables(plan: Plan, source: str, rank: int) -> Iterator[RenderableType]:
-    """Section by section, as seen from `rank`."""
-    yield _head(plan, source)
+def tables(plan: Plan, view: View) -> Iterator[RenderableType]:
+    """Section by section."""
+    rank, microbatches = view.rank, view.microbatches
+    yield _head(plan, view.source)
     yield claim_table(claim_rows(plan))
     yield group_table(group_rows(plan))
     yield field_tree(plan, field_rows(plan, rank), rank)
@@ -32,6 +38,9 @@ def tables(plan: Plan, source: str, rank: int) -> Iterator[RenderableType]:
     yield chain_table(chain_rows(plan, rank), rank)
     yield memory_table(plan.forecast(), rank)
     yield formula_table(formula_rows(plan))
+    yield traffic_table(step_traffic(plan, rank, microbatches), rank, microbatches)
+    if view.schedules:
+        yield schedule_tree(list(schedule_rows(plan, rank, microbatches)), rank)
 
 
 def _head(plan: Plan, source: str) -> Text:

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 from sshsdp_fsdp_runtime.plan import Plan
+from sshsdp_fsdp_runtime.plan.alike import group_kinds
 from sshsdp_fsdp_runtime.trainer.errors import InputError
 from sshsdp_fsdp_runtime.trainer.planning.picture.chain import draw_chain
 from sshsdp_fsdp_runtime.trainer.planning.picture.tree import draw_tree
 from sshsdp_fsdp_runtime.trainer.planning.sections import field_rows
-from sshsdp_fsdp_runtime.trainer.planning.sections.groups import fold_groups
 
 _SUFFIXES = (".pdf", ".png", ".svg")
 _ATOMS = 4  # kinds that are drawn, the largest ones; the tables have all
@@ -29,17 +29,19 @@ def write_picture(plan: Plan, rank: int, path: Path) -> None:
             "expected matplotlib for --picture, which is not installed; do:"
             " pip install 'sshsdp-fsdp-runtime[plots]'"
         ) from error
-    kinds = [(alike, atom) for alike in fold_groups(plan.groups) for atom in alike[0].atoms]
-    kinds.sort(key=lambda kind: -kind[1].layout.numel * len(kind[0]))
+    kinds = [
+        (len(kind.groups), atom) for kind in group_kinds(plan.groups) for atom in kind.first.atoms
+    ]
+    kinds.sort(key=lambda kind: -kind[0] * kind[1].layout.numel)
     hidden = len(kinds) - _ATOMS
     kinds = kinds[:_ATOMS]
     figure = Figure(figsize=(15, 3.6 * len(kinds) + 0.6), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(len(kinds), 2, squeeze=False, width_ratios=(1, 1.25))
     rows = field_rows(plan, rank)
-    for (left, right), (alike, atom) in zip(axes, kinds, strict=True):
+    for (left, right), (count, atom) in zip(axes, kinds, strict=True):
         own = [row for row in rows if row.atom == atom.name]
-        draw_tree(left, own, f"atom {atom.name}, {len(alike)} alike: bytes on rank {rank}")
+        draw_tree(left, own, f"atom {atom.name}, {count} alike: bytes on rank {rank}")
         draw_chain(right, atom, rank)
     more = f"; {hidden} smaller kinds of atoms are not drawn" if hidden > 0 else ""
     topology = plan.topology

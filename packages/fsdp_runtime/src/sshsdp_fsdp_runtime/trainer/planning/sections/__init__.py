@@ -15,6 +15,12 @@ from sshsdp_fsdp_runtime.trainer.planning.sections.memory import (
     formula_table,
     memory_table,
 )
+from sshsdp_fsdp_runtime.trainer.planning.sections.schedules import (
+    ScheduleRow,
+    schedule_rows,
+    schedule_tree,
+)
+from sshsdp_fsdp_runtime.trainer.planning.sections.traffic import traffic_table
 
 __all__ = [
     "AtomRow",
@@ -23,6 +29,7 @@ __all__ = [
     "FieldRow",
     "FormulaRow",
     "GroupRow",
+    "ScheduleRow",
     "chain_rows",
     "chain_table",
     "claim_rows",
@@ -34,4 +41,7 @@ __all__ = [
     "group_rows",
     "group_table",
     "memory_table",
+    "schedule_rows",
+    "schedule_tree",
+    "traffic_table",
 ]

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from rich.tree import Tree
 
 from sshsdp_fsdp_runtime.plan import AtomPlan, Field, Plan, Span
+from sshsdp_fsdp_runtime.plan.alike import group_kinds
 from sshsdp_fsdp_runtime.trainer.planning.dtypes import dtype_name
-from sshsdp_fsdp_runtime.trainer.planning.folding import fold_names
-from sshsdp_fsdp_runtime.trainer.planning.sections.groups import fold_groups
+from sshsdp_fsdp_runtime.trainer.planning.sections.groups import folded_labels
 from sshsdp_fsdp_runtime.trainer.planning.sections.text import nbytes_text
 
 _WORDS = {
@@ -49,8 +49,8 @@ def field_rows(plan: Plan, rank: int) -> tuple[FieldRow, ...]:
     """The fields of every kind of atom on `rank`, outer ones before those inside."""
     return tuple(
         row
-        for alike in fold_groups(plan.groups)
-        for atom in alike[0].atoms
+        for kind in group_kinds(plan.groups)
+        for atom in kind.first.atoms
         for row in _atom_fields(plan, atom, rank)
     )
 
@@ -63,9 +63,9 @@ def field_words(field: str) -> str:
 def field_tree(plan: Plan, rows: Sequence[FieldRow], rank: int) -> Tree:
     """For a terminal: what hangs below something shares its bytes."""
     names = {
-        atom.name: ", ".join(f.pattern for f in fold_names(group.label for group in alike))
-        for alike in fold_groups(plan.groups)
-        for atom in alike[0].atoms
+        atom.name: ", ".join(folded_labels(kind))
+        for kind in group_kinds(plan.groups)
+        for atom in kind.first.atoms
     }
     result = Tree(f"[bold]data trees on rank {rank}[/]: what hangs below shares the bytes above")
     branches: dict[tuple[str, str | None], Tree] = {}

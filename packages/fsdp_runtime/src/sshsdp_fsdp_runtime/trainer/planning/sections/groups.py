@@ -1,11 +1,11 @@
 """Runtime groups and their atoms; groups that differ in their number only are one row."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rich.table import Table
 
-from sshsdp_fsdp_runtime.plan import AtomPlan, GroupPlan, Plan
+from sshsdp_fsdp_runtime.plan import AtomPlan, Plan
+from sshsdp_fsdp_runtime.plan.alike import GroupKind, group_kinds
 from sshsdp_fsdp_runtime.trainer.planning.dtypes import dtype_name
 from sshsdp_fsdp_runtime.trainer.planning.folding import fold_names
 from sshsdp_fsdp_runtime.trainer.planning.sections.text import (
@@ -62,25 +62,21 @@ class GroupRow:
     atoms: tuple[AtomRow, ...]
 
 
-def fold_groups(groups: Iterable[GroupPlan]) -> tuple[tuple[GroupPlan, ...], ...]:
-    """Groups with equal atoms together, in the order of the first of each."""
-    alike: dict[tuple[object, ...], list[GroupPlan]] = {}
-    for group in groups:
-        key = tuple(_content(group, atom) for atom in group.atoms)
-        alike.setdefault(key, []).append(group)
-    return tuple(map(tuple, alike.values()))
+def folded_labels(kind: GroupKind) -> tuple[str, ...]:
+    """The names of the groups of a kind, as patterns."""
+    return tuple(fold.pattern for fold in fold_names(group.label for group in kind.groups))
 
 
 def group_rows(plan: Plan) -> tuple[GroupRow, ...]:
     """One row per kind of group, in the order of the forward pass."""
     return tuple(
         GroupRow(
-            tuple(fold.pattern for fold in fold_names(group.label for group in alike)),
-            len(alike),
-            tuple(sorted({group.slot for group in alike})),
-            tuple(map(atom_row, alike[0].atoms)),
+            folded_labels(kind),
+            len(kind.groups),
+            tuple(sorted({group.slot for group in kind.groups})),
+            tuple(map(atom_row, kind.first.atoms)),
         )
-        for alike in fold_groups(plan.groups)
+        for kind in group_kinds(plan.groups)
     )
 
 
@@ -108,16 +104,6 @@ def group_table(rows: tuple[GroupRow, ...]) -> Table:
             )
             head = ("", "", "")
     return result
-
-
-def _content(group: GroupPlan, atom: AtomPlan) -> tuple[object, ...]:
-    """What an atom is, apart from the name of its module and its number."""
-    start = len(group.module) + 1 if group.module else 0
-    return (
-        *(atom.degrees, atom.weight_dtype, atom.main_dtype, atom.rule_index, atom.form),
-        *(atom.layout.numel, atom.layout.padding),
-        tuple((parameter.name[start:], parameter.shape) for parameter in atom.parameters),
-    )
 
 
 def atom_row(atom: AtomPlan) -> AtomRow:

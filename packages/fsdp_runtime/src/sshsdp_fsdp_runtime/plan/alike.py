@@ -1,0 +1,44 @@
+"""Groups that are planned alike: they differ in the names of their modules only."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sshsdp_fsdp_runtime.plan.atom import AtomPlan
+from sshsdp_fsdp_runtime.plan.group import GroupPlan
+
+
+@dataclass(frozen=True, slots=True)
+class GroupKind:
+    """Groups with equal atoms, so that what holds for the first holds for all.
+
+    Attributes:
+        groups: in the order of the forward pass; at least one.
+    """
+
+    groups: tuple[GroupPlan, ...]
+
+    @property
+    def first(self) -> GroupPlan:
+        """The one that stands for all."""
+        return self.groups[0]
+
+
+def group_kinds(groups: Iterable[GroupPlan]) -> tuple[GroupKind, ...]:
+    """The kinds of `groups`, in the order of the first of each."""
+    alike: dict[tuple[object, ...], list[GroupPlan]] = {}
+    for group in groups:
+        key = tuple(_content(group, atom) for atom in group.atoms)
+        alike.setdefault(key, []).append(group)
+    return tuple(GroupKind(tuple(members)) for members in alike.values())
+
+
+def _content(group: GroupPlan, atom: AtomPlan) -> tuple[object, ...]:
+    """What an atom is, apart from the name of its module and its number."""
+    start = len(group.module) + 1 if group.module else 0
+    places = (atom.layout.placement(parameter.name) for parameter in atom.parameters)
+    return (
+        *(atom.degrees, atom.weight_dtype, atom.main_dtype, atom.rule_index, atom.form),
+        atom.layout.numel,
+        tuple((p.name[start:], p.shape) for p in atom.parameters),
+        tuple((place.offset, place.numel) for place in places),
+    )
