@@ -36,6 +36,7 @@ class Package:
     siblings: tuple[str, ...]
     third_party: tuple[str, ...]
     extras: Mapping[str, tuple[str, ...]]
+    oracles: tuple[str, ...]  # others' code that its tests compare with; never imported by src
 
     @property
     def folder(self) -> str:
@@ -62,7 +63,8 @@ def packages() -> dict[str, Package]:
 
 
 def _read(path: Path) -> Package:
-    project = tomllib.loads(path.read_text(encoding="utf-8"))["project"]
+    content = tomllib.loads(path.read_text(encoding="utf-8"))
+    project = content["project"]
     required = project.get("dependencies", [])
     return Package(
         name=path.parent.name,
@@ -73,6 +75,7 @@ def _read(path: Path) -> Package:
         ),
         third_party=tuple(entry for entry in required if not entry.startswith(PREFIX)),
         extras={k: tuple(v) for k, v in project.get("optional-dependencies", {}).items()},
+        oracles=tuple(content.get("dependency-groups", {}).get("oracles", ())),
     )
 
 
@@ -114,8 +117,9 @@ def install_editable(
 
 
 def install_all(session: nox.Session) -> None:
-    """Install every package, its testable extras and the test tools."""
-    install(session, *TEST_TOOLS, *BUILD_TOOLS)
+    """Install every package, its testable extras, its oracles and the test tools."""
+    oracles = sorted({oracle for package in packages().values() for oracle in package.oracles})
+    install(session, *TEST_TOOLS, *BUILD_TOOLS, *oracles)
     install_editable(session, packages().values(), packages().values())
 
 
@@ -144,6 +148,8 @@ def tests(session: nox.Session) -> None:
     install(session, *TEST_TOOLS, *BUILD_TOOLS)
     for package in chosen:
         uninstall_ours(session)
+        if package.oracles:
+            install(session, *package.oracles)
         install_editable(session, closure(package.name), [package])
         session.run("python", "-m", "pytest", f"{package.folder}/tests")
         benchmarks = f"{package.folder}/benchmarks"

@@ -43,9 +43,10 @@ def test_there_are_six_packages():
 
 
 @each_package
-def test_the_changelog_begins_with_the_version(package):
+def test_the_changelog_begins_with_what_is_new_and_the_version(package):
     headings = re.findall(r"^## (\S+)", (package / "CHANGELOG.md").read_text(), re.MULTILINE)
-    assert headings[0] == project(package)["version"]
+    released = headings[1:] if headings[0] == "Unreleased" else headings
+    assert released[0] == project(package)["version"]
 
 
 @each_package
