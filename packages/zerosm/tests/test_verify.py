@@ -145,9 +145,8 @@ def test_merged_parts_share_one_turn_of_a_slot():
             chunk_bytes=64,
         )
 
-    both = merge(
-        "both", [part("a", 0, 40, "x"), part("b", 40, 88, "y")], once=("s.ready", "s.done")
-    )
+    parts = [part("a", 0, 40, "x"), part("b", 40, 88, "y")]
+    both = merge("both", parts, once=("s.ready", "s.done"))
     alone = part("c", 0, 128, "z")
     assert both.ops("acquire", 0) == (Wait(1, "s.done", credit=1),)
     assert both.ops("ready", 0) == (Signal("s.ready", (1,)),)
