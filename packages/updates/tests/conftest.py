@@ -9,8 +9,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from sshsdp_shardchain import Degrees, Layout, Level
-from sshsdp_updates import ShardedOptimizer, UpdateList, UpdateMember, UpdateRule
+from sshsdp_shardchain import ChainHolders, Degrees, Layout, Level
+from sshsdp_updates import (
+    InProcessWorld,
+    ShardedOptimizer,
+    TensorUnit,
+    UpdateList,
+    UpdateMember,
+    UpdateRule,
+    whole,
+)
 
 
 class ThreadReducer:
@@ -62,7 +70,7 @@ class Steps:
 
 
 class Cluster:
-    """Optimizers of all ranks over the shards of full 1-D tensors.
+    """Optimizers of all ranks over the shards of full tensors.
 
     Padding, and the gradients of members without one, hold NaN: whoever reads them shows it.
     """
@@ -74,11 +82,15 @@ class Cluster:
         world: int = 1,
         zero1: int | None = None,
         align: int = 1,
+        degrees: Degrees | None = None,
+        units: Mapping[str, TensorUnit] | None = None,
         **options: object,
     ) -> None:
         self.world = world
-        self.zero1 = zero1 or world
-        degrees = Degrees(1, 1, self.zero1)
+        degrees = degrees or Degrees(1, 1, zero1 or world)
+        self.zero1 = degrees.zero1
+        self.shapes = {name: tuple(t.shape) for _, tensors in lists for name, t in tensors.items()}
+        self.units = units or {}
         self.layouts = [
             Layout.pack([(n, t.numel()) for n, t in tensors.items()], degrees, world, align=align)
             for _, tensors in lists
@@ -95,24 +107,38 @@ class Cluster:
         for _, tensors in lists:
             for name, tensor in tensors.items():
                 self.scatter("main_weight", name, tensor)
-        self.optimizers = [
-            ShardedOptimizer(
-                self.lists[rank], reducer=self.reducer.on(rank), steps=self.steps[rank], **options
+        self.exchange = InProcessWorld(world)
+        exchanges = self.exchange.ranks()
+
+        def build(rank: int) -> ShardedOptimizer:
+            return ShardedOptimizer(
+                self.lists[rank],
+                reducer=self.reducer.on(rank),
+                steps=self.steps[rank],
+                exchange=exchanges[rank],
+                **options,
             )
-            for rank in range(world)
-        ]
+
+        self.optimizers = self._each(build, range(world))
 
     def _rank_lists(self, lists, rank: int) -> list[UpdateList]:
         result = []
         for index, ((rule, _), layout) in enumerate(zip(lists, self.layouts, strict=True)):
             numel = layout.chain.range(Level.ZERO1, rank).numel
             members = tuple(
-                UpdateMember(f.name, self.parameters[f.name], f, (layout.placement(f.name).numel,))
+                UpdateMember(
+                    f.name,
+                    self.parameters[f.name],
+                    f,
+                    self.shapes[f.name],
+                    self.units.get(f.name, whole()),
+                )
                 for f in layout.fragments(Level.ZERO1, rank)
             )
             weight, grad = (torch.full((numel,), torch.nan, dtype=self.dtype) for _ in range(2))
             counted = rank < self.zero1
-            result.append(UpdateList(f"list{index}", rule, members, weight, grad, counted))
+            holders = ChainHolders(layout)
+            result.append(UpdateList(f"list{index}", rule, members, weight, grad, counted, holders))
         return result
 
     def _views(self, tensor_of: Callable[[int, int], Tensor], name: str):
@@ -129,7 +155,7 @@ class Cluster:
             return getattr(self.lists[rank][index], field)
 
         for _, where, local in self._views(buffer, name):
-            local.copy_(full[where])
+            local.copy_(full.view(-1)[where])
 
     def gather(self, field: str, name: str, numel: int) -> Tensor:
         """Put the fragments together; replicas must be bit-equal."""
@@ -162,18 +188,26 @@ class Cluster:
 
     def run(self, function: Callable[[ShardedOptimizer], object]) -> list[object]:
         """Call `function` with every rank's optimizer, at the same time."""
-        if self.world == 1:
-            return [function(self.optimizers[0])]
+        return self._each(function, self.optimizers)
 
-        def guarded(optimizer: ShardedOptimizer) -> object:
+    def _each(self, function: Callable, arguments: Sequence) -> list:
+        if self.world == 1:
+            return [function(argument) for argument in arguments]
+
+        def guarded(argument: object) -> object:
             try:
-                return function(optimizer)
+                return function(argument)
             except BaseException:
                 self.reducer.barrier.abort()
+                self.exchange.abort()
                 raise
 
         with ThreadPoolExecutor(self.world) as pool:
-            return list(pool.map(guarded, self.optimizers))
+            futures = [pool.submit(guarded, argument) for argument in arguments]
+        errors = [future.exception() for future in futures if future.exception()]
+        for error in sorted(errors, key=lambda e: isinstance(e, threading.BrokenBarrierError)):
+            raise error
+        return [future.result() for future in futures]
 
     def padding_is_untouched(self) -> bool:
         for lists in self.lists:

@@ -15,8 +15,8 @@ from sshsdp_updates import (
     Stage,
     StateField,
     UndeclaredOperandError,
-    Unit,
     UpdateRule,
+    heads,
 )
 
 WEIGHT = Operand("main_weight", Access.UPDATE)
@@ -122,9 +122,11 @@ def test_operand_of_no_field_is_named(cluster):
         build(cluster, nothing, (Operand("exp_avg", Access.READ),))
 
 
-def test_unit_that_is_not_there_yet_is_named(cluster):
-    operand = Operand("main_weight", Access.UPDATE, Unit("matrix"))
-    with pytest.raises(ValueError, match=r"expected unit ELEMENT .* got 'matrix'"):
+def test_unit_that_a_stage_over_elements_cannot_have_is_named(cluster):
+    operand = Operand("main_weight", Access.UPDATE, heads(2))
+    with pytest.raises(
+        ValueError, match=r"over elements can have, got 'heads\(2\)'.*'main_weight'"
+    ):
         build(cluster, nothing, (operand,))
 
 

@@ -10,8 +10,9 @@ from sshsdp_updates import SGD, AdamW
 NUMELS = st.lists(st.integers(0, 70), min_size=1, max_size=5)
 WORLDS = st.integers(1, 8)
 SEEDS = st.integers(0, 10_000)
-# Runs that start on a multiple of every vector width: each element takes the same path through
-# the kernel (vector or tail) as in the whole tensor.
+# A multiple of every vector width. torch's fused kernels treat the last elements of a tensor that
+# don't fill a register in another way than all others, ours treat all alike: theirs get tensors
+# that are filled up with zeros.
 VECTOR = 16
 
 
@@ -38,6 +39,10 @@ def torch_optimizer(rule, tensors, fused):
     return kind(tensors, **rule.hyperparameters(), **how)
 
 
+def filled(tensor):
+    return torch.cat([tensor, tensor.new_zeros(-tensor.numel() % VECTOR)])
+
+
 def train(cluster, rule, numels, *, world, align, seed, dtype, absent=0.0, steps=3):
     """Train both ways; yield (name, ours, torch's) of every weight after every step.
 
@@ -46,25 +51,25 @@ def train(cluster, rule, numels, *, world, align, seed, dtype, absent=0.0, steps
     """
     random = torch.Generator().manual_seed(seed)
     tensors = {f"p{i}": torch.randn(n, generator=random, dtype=dtype) for i, n in enumerate(numels)}
-    whole = {name: torch.nn.Parameter(tensor.clone()) for name, tensor in tensors.items()}
+    whole = {name: torch.nn.Parameter(filled(tensor)) for name, tensor in tensors.items()}
     # One torch optimizer per tensor, so that each has its own first step.
     oracles = [torch_optimizer(rule, [p], fused=dtype is torch.float32) for p in whole.values()]
     ours = cluster([(rule, tensors)], world=world, align=align)
     for _ in range(steps):
-        for parameter in whole.values():
+        gradients = {}
+        for name, parameter in whole.items():
             present = torch.rand((), generator=random) >= absent
-            gradient = torch.randn(parameter.numel(), generator=random, dtype=dtype)
-            parameter.grad = gradient if present else None
-        ours.set_gradients(
-            {name: p.grad for name, p in whole.items()},
-            {name: p.numel() for name, p in whole.items()},
-        )
+            gradient = torch.randn(tensors[name].numel(), generator=random, dtype=dtype)
+            gradients[name] = gradient if present else None
+            parameter.grad = filled(gradient) if present else None
+        ours.set_gradients(gradients, {name: tensor.numel() for name, tensor in tensors.items()})
         ours.run(lambda optimizer: optimizer.step())
         for oracle in oracles:
             oracle.step()
         assert ours.padding_is_untouched()
         for name, parameter in whole.items():
-            yield name, ours.weight(name, parameter.numel()), parameter.detach()
+            numel = tensors[name].numel()
+            yield name, ours.weight(name, numel), parameter.detach()[:numel]
 
 
 @given(st.one_of(adamw_rules(), sgd_rules()), NUMELS, WORLDS, st.sampled_from([1, 4, 8]), SEEDS)
@@ -77,35 +82,25 @@ def test_float64_matches_torch_for_any_cut(cluster, rule, numels, world, align, 
         torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
 
 
-@given(st.one_of(adamw_rules(), sgd_rules()), NUMELS, WORLDS, SEEDS)
+@given(st.one_of(adamw_rules(), sgd_rules()), NUMELS, WORLDS, st.sampled_from([1, 3, 16]), SEEDS)
 @settings(max_examples=60, deadline=None)
-def test_float32_is_bit_equal_to_fused_torch_on_vector_aligned_lists(
-    cluster, rule, numels, world, seed
-):
+def test_float32_is_bit_equal_to_fused_torch_for_any_cut(cluster, rule, numels, world, align, seed):
     runs = train(
-        cluster, rule, numels, world=world, align=VECTOR, seed=seed, dtype=torch.float32, absent=0.3
+        cluster, rule, numels, world=world, align=align, seed=seed, dtype=torch.float32, absent=0.3
     )
     for _, ours, theirs in runs:
         assert torch.equal(ours, theirs)
 
 
-@given(st.one_of(adamw_rules(), sgd_rules()), NUMELS, WORLDS, SEEDS)
-@settings(max_examples=30, deadline=None)
-def test_float32_is_within_rounding_of_fused_torch_for_any_cut(cluster, rule, numels, world, seed):
-    runs = train(cluster, rule, numels, world=world, align=1, seed=seed, dtype=torch.float32)
-    for _, ours, theirs in runs:
-        torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)
-
-
 @pytest.mark.parametrize("rule", [AdamW(lr=0.1), SGD(0.1, 0.9, 0.3, 0.1)], ids=["adamw", "sgd"])
 def test_state_equals_torch(cluster, rule):
     random = torch.Generator().manual_seed(0)
-    weight = torch.nn.Parameter(torch.randn(37, generator=random))
-    ours = cluster([(rule, {"w": weight.detach().clone()})], world=2, align=VECTOR)
+    weight = torch.nn.Parameter(torch.randn(48, generator=random))
+    ours = cluster([(rule, {"w": weight.detach().clone()})], world=2, align=5)
     oracle = torch_optimizer(rule, [weight], fused=True)
     for _ in range(3):
-        weight.grad = torch.randn(37, generator=random)
-        ours.set_gradients({"w": weight.grad}, {"w": 37})
+        weight.grad = torch.randn(48, generator=random)
+        ours.set_gradients({"w": weight.grad}, {"w": 48})
         ours.run(lambda optimizer: optimizer.step())
         oracle.step()
     pieces = [optimizer.state_dict()["state"]["w"] for optimizer in ours.optimizers]

@@ -1,8 +1,16 @@
 """Staged, sharded optimizers: a rule declares what it touches, the package distributes it."""
 
 from sshsdp_updates.adamw import AdamW
+from sshsdp_updates.declarations import TemporaryError
 from sshsdp_updates.exchange import FragmentExchange, LocalExchange, Message
+from sshsdp_updates.holders import RowHolders, WholeHolders
 from sshsdp_updates.in_process import InProcessExchange, InProcessWorld
+from sshsdp_updates.iteration import ITERATIONS, Iteration
+from sshsdp_updates.lion import Lion
+from sshsdp_updates.muon import Muon
+from sshsdp_updates.muon_parts import SCALES
+from sshsdp_updates.newton_schulz import newton_schulz
+from sshsdp_updates.normuon import NorMuon
 from sshsdp_updates.operand import (
     Access,
     Operand,
@@ -11,41 +19,78 @@ from sshsdp_updates.operand import (
     UndeclaredOperandError,
 )
 from sshsdp_updates.optimizer import ShardedOptimizer
+from sshsdp_updates.plan import PlanList, PlanMember, UpdatePlan
+from sshsdp_updates.planner import plan_updates
 from sshsdp_updates.process_group import ProcessGroupExchange
 from sshsdp_updates.protocols import LocalReducer, LocalSteps, Reducer, StepProtocol
-from sshsdp_updates.rule import StateField, UpdateRule
+from sshsdp_updates.rule import StateField, Temporary, UpdateRule
 from sshsdp_updates.sgd import SGD
-from sshsdp_updates.stage import Scalars, Stage
+from sshsdp_updates.stage import Scalars, Stage, StageKind
 from sshsdp_updates.state_dict import StateFragment
-from sshsdp_updates.unit import ELEMENT, Unit
+from sshsdp_updates.unit import (
+    ELEMENT,
+    OWN,
+    ROW,
+    TensorUnit,
+    Unit,
+    columns,
+    experts,
+    heads,
+    pieces,
+    whole,
+)
 from sshsdp_updates.update_list import UpdateList, UpdateMember
 
 __all__ = [
     "ELEMENT",
+    "ITERATIONS",
+    "OWN",
+    "ROW",
+    "SCALES",
     "SGD",
     "Access",
     "AdamW",
     "FragmentExchange",
     "InProcessExchange",
     "InProcessWorld",
+    "Iteration",
+    "Lion",
     "LocalExchange",
     "LocalReducer",
     "LocalSteps",
     "Message",
+    "Muon",
+    "NorMuon",
     "Operand",
     "OperandAccessError",
     "Operands",
+    "PlanList",
+    "PlanMember",
     "ProcessGroupExchange",
     "Reducer",
+    "RowHolders",
     "Scalars",
     "ShardedOptimizer",
     "Stage",
+    "StageKind",
     "StateField",
     "StateFragment",
     "StepProtocol",
+    "Temporary",
+    "TemporaryError",
+    "TensorUnit",
     "UndeclaredOperandError",
     "Unit",
     "UpdateList",
     "UpdateMember",
+    "UpdatePlan",
     "UpdateRule",
+    "WholeHolders",
+    "columns",
+    "experts",
+    "heads",
+    "newton_schulz",
+    "pieces",
+    "plan_updates",
+    "whole",
 ]

@@ -9,6 +9,7 @@ import torch
 from sshsdp_updates.operand import Access, Operand, Operands
 from sshsdp_updates.rule import StateField, UpdateRule, require
 from sshsdp_updates.stage import Scalars, Stage
+from sshsdp_updates.vectors import WholeVectors
 
 
 @dataclass(frozen=True)
@@ -58,15 +59,17 @@ class AdamW(UpdateRule):
 
 
 def _step(operands: Operands, scalars: Scalars) -> None:
-    weights = operands["main_weight"]
+    names = ("main_weight", "main_grad", "exp_avg", "exp_avg_sq")
+    vectors = WholeVectors(*(operands[name] for name in names))
+    weights, gradients, averages, squares = vectors.fields
     # The kernel takes a count per tensor and only reads it: one tensor serves all of them.
     step = torch.tensor(float(scalars["step"]), device=weights[0].device)
     beta1, beta2 = scalars["betas"]
     torch._fused_adamw_(
         weights,
-        operands["main_grad"],
-        operands["exp_avg"],
-        operands["exp_avg_sq"],
+        gradients,
+        averages,
+        squares,
         [],
         [step] * len(weights),
         lr=scalars["lr"],
@@ -77,6 +80,7 @@ def _step(operands: Operands, scalars: Scalars) -> None:
         amsgrad=False,
         maximize=False,
     )
+    vectors.write_back(0, 2, 3)
 
 
 _STAGE = Stage(

@@ -5,59 +5,41 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from sshsdp_updates.operand import Access, OperandAccessError, Operands
-from sshsdp_updates.rule import UpdateRule
-from sshsdp_updates.stage import Scalars, Stage, scalars_of
-from sshsdp_updates.unit import ELEMENT
+from sshsdp_updates.declarations import GIVEN, check_declarations
+from sshsdp_updates.operand import Access, Operand, OperandAccessError, Operands
+from sshsdp_updates.rule import StateField, Temporary, UpdateRule
+from sshsdp_updates.stage import Scalars, Stage, StageKind, scalars_of
+from sshsdp_updates.unit import ROW
 
-_LENGTHS = (5, 8)
-_GIVEN = ("main_weight", "main_grad")
+_UNITS = ((2, 3, 4), (1, 5, 2))  # scratch tensors: so many units, of so many rows and columns
 
 
 def audit(rule: UpdateRule, dtype: torch.dtype, device: torch.device) -> None:
     """Run the stages of `rule` on scratch tensors, as first and as second step.
 
     Raises:
-        ValueError: an operand names no field, or a unit that is not supported.
+        ValueError: what `check_declarations` raises.
+        TemporaryError: a temporary is read before it was produced.
         UndeclaredOperandError: a stage used a field that it does not declare.
         OperandAccessError: a stage changed an operand that it declares READ, or did not
             overwrite all of one that it declares WRITE.
     """
-    fields = dict.fromkeys(_GIVEN, dtype)
-    for field in rule.state_fields():
-        if field.name in (*_GIVEN, "step"):
-            raise ValueError(
-                f"rule {rule.name!r}: expected another name for state field {field.name!r}; "
-                f"{', '.join(_GIVEN)} and step have a meaning already"
-            )
-        fields[field.name] = field.dtype or dtype
-    stages = rule.stages()
-    for stage in stages:
-        _check_operands(rule, stage, fields)
+    check_declarations(rule)
     hyperparameters = rule.hyperparameters()
+    fields = dict.fromkeys(GIVEN, (dtype, False))
+    declared: list[StateField | Temporary] = [*rule.state_fields(), *rule.temporaries()]
+    for field in declared:
+        fields[field.name] = (field.dtype or dtype, field.unit == ROW)
     for step in (1, 2):
         scratch = {
-            field: tuple(
-                torch.linspace(0.5, 1.5, length, device=device).to(of) for length in _LENGTHS
+            name: tuple(
+                torch.linspace(0.5, 1.5, k * m * (1 if rows else n), device=device).to(of)
+                for k, m, n in _UNITS
             )
-            for field, of in fields.items()
+            for name, (of, rows) in fields.items()
         }
-        for stage in stages:
+        for stage in rule.stages():
             _run(rule, stage, scratch, scalars_of(hyperparameters, hyperparameters, step))
-
-
-def _check_operands(rule: UpdateRule, stage: Stage, fields: Mapping[str, torch.dtype]) -> None:
-    for operand in stage.operands:
-        if operand.field not in fields:
-            raise ValueError(
-                f"rule {rule.name!r}, stage {stage.name!r}: expected operands among "
-                f"{sorted(fields)}, got {operand.field!r}; add it to state_fields()"
-            )
-        if operand.unit != ELEMENT:
-            raise ValueError(
-                f"rule {rule.name!r}, stage {stage.name!r}: expected unit ELEMENT for operand "
-                f"{operand.field!r}, the only one of this version, got {operand.unit.name!r}"
-            )
 
 
 def _run(
@@ -66,13 +48,14 @@ def _run(
     scratch: Mapping[str, tuple[Tensor, ...]],
     scalars: Scalars,
 ) -> None:
-    declared = {operand.field: scratch[operand.field] for operand in stage.operands}
+    declared = {operand.field: _handed(stage, operand, scratch) for operand in stage.operands}
     before = {field: [part.clone() for part in parts] for field, parts in declared.items()}
     for operand in stage.operands:
         if operand.access is Access.WRITE:
             for part in declared[operand.field]:
                 part.fill_(float("nan"))
-    stage.function(Operands(stage.name, declared), scalars)
+    shapes = tuple(unit[1:] for unit in _UNITS) if stage.kind is StageKind.ROWS else ()
+    stage.function(Operands(stage.name, declared, shapes), scalars)
     for operand in stage.operands:
         parts = declared[operand.field]
         same = all(map(_same_bits, parts, before[operand.field]))
@@ -89,5 +72,22 @@ def _run(
             )
 
 
+def _handed(
+    stage: Stage, operand: Operand, scratch: Mapping[str, tuple[Tensor, ...]]
+) -> tuple[Tensor, ...]:
+    """Give scratch tensors the shape in which a stage of this kind gets them."""
+    parts = scratch[operand.field]
+    if stage.kind is StageKind.UNITS:
+        return tuple(part.view(unit) for part, unit in zip(parts, _UNITS, strict=True))
+    if stage.kind is StageKind.ROWS:
+        return tuple(part.view(k, m) for part, (k, m, _) in zip(parts, _UNITS, strict=True))
+    if operand.unit != ROW:
+        return parts
+    expanded = [part.repeat_interleave(n) for part, (_, _, n) in zip(parts, _UNITS, strict=True)]
+    if stage.kind is StageKind.REDUCE:
+        return tuple(part.double() for part in expanded)
+    return tuple(expanded)
+
+
 def _same_bits(first: Tensor, second: Tensor) -> bool:
-    return torch.equal(first.view(torch.uint8), second.view(torch.uint8))
+    return torch.equal(first.contiguous().view(torch.uint8), second.contiguous().view(torch.uint8))

@@ -1,10 +1,15 @@
 """A list with its optimizer state: flat tensors beside the main weights."""
 
 from collections.abc import Callable
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 
+from sshsdp_shardchain import Fragment, Level
+from sshsdp_updates.rule import StateField
+from sshsdp_updates.staged_fields import grid_of
+from sshsdp_updates.unit import ROW
 from sshsdp_updates.update_list import UpdateList
 
 Allocate = Callable[[int, torch.dtype, str], Tensor]
@@ -12,12 +17,14 @@ Allocate = Callable[[int, torch.dtype, str], Tensor]
 
 
 class FlatState:
-    """The fields of one list, by name, all addressed by the members' local offsets.
+    """The fields of one list, by name.
 
     Attributes:
         source: the list.
-        tensors: ``main_weight``, ``main_grad`` and every state field of the rule; 1-D, equally
-            many elements.
+        tensors: ``main_weight``, ``main_grad`` and every state field of the rule; 1-D. Those per
+            element have equally many elements and are addressed by the members' local offsets,
+            those per row hold the rows of all members, one member after another.
+        row_offsets: of the members in tensors per row, and the end; all 0 if there are none.
         steps: float32 on the CPU, one count of finished updates per member.
     """
 
@@ -30,15 +37,30 @@ class FlatState:
         self.source = source
         self.fragments = tuple(member.fragment for member in source.members)
         self.tensors = {"main_weight": source.main_weight, "main_grad": source.main_grad}
-        for field in source.rule.state_fields():
-            dtype = field.dtype or source.main_weight.dtype
-            name = f"{source.name}.{field.name}"
-            self.tensors[field.name] = _zeros(source.main_weight, dtype, name, allocate)
+        fields = source.rule.state_fields()
+        self._per_row = {field.name for field in fields if field.unit == ROW}
+        self.row_offsets = _row_offsets(source, bool(self._per_row))
+        for field in fields:
+            per_row = field.name in self._per_row
+            numel = self.row_offsets[-1] if per_row else source.main_weight.numel()
+            self.tensors[field.name] = _zeros(source, field, numel, allocate)
         self.steps = torch.zeros(len(source.members), dtype=torch.float32)
+
+    def is_per_row(self, field: str) -> bool:
+        """Tell whether a state field has one value per row, complete on every rank."""
+        return field in self._per_row
+
+    def fragment(self, field: str, index: int) -> Fragment:
+        """Return which elements of `field` of member `index` this rank has."""
+        if field not in self._per_row:
+            return self.fragments[index]
+        start, stop = self.row_offsets[index : index + 2]
+        name, rank = self.source.members[index].name, self.fragments[index].rank
+        return Fragment(name, Level.ZERO1, rank, 0, stop - start, start, start)
 
     def fragment_of(self, field: str, index: int) -> Tensor:
         """Return member `index`'s piece of `field`, a 1-D view, empty if its fragment is."""
-        fragment = self.fragments[index]
+        fragment = self.fragment(field, index)
         return self.tensors[field][fragment.local_offset : fragment.local_offset + fragment.numel]
 
     def member_state(self, index: int) -> dict[str, Tensor]:
@@ -49,13 +71,24 @@ class FlatState:
         return state
 
 
-def _zeros(like: Tensor, dtype: torch.dtype, name: str, allocate: Allocate | None) -> Tensor:
+def _row_offsets(source: UpdateList, per_row: bool) -> tuple[int, ...]:
+    rows = [
+        grid_of(source.rule, member.name, member.shape, member.unit).rows if per_row else 0
+        for member in source.members
+    ]
+    return tuple(accumulate(rows, initial=0))
+
+
+def _zeros(source: UpdateList, field: StateField, numel: int, allocate: Allocate | None) -> Tensor:
+    dtype = field.dtype or source.main_weight.dtype
+    device = source.main_weight.device
     if allocate is None:
-        return torch.zeros(like.numel(), dtype=dtype, device=like.device)
-    tensor = allocate(like.numel(), dtype, name)
-    if (tuple(tensor.shape), tensor.dtype, tensor.device) != ((like.numel(),), dtype, like.device):
+        return torch.zeros(numel, dtype=dtype, device=device)
+    name = f"{source.name}.{field.name}"
+    tensor = allocate(numel, dtype, name)
+    if (tuple(tensor.shape), tensor.dtype, tensor.device) != ((numel,), dtype, device):
         raise ValueError(
-            f"state {name!r}: expected allocate() to return shape ({like.numel()},) of {dtype} on "
-            f"{like.device}, got {tuple(tensor.shape)} of {tensor.dtype} on {tensor.device}"
+            f"state {name!r}: expected allocate() to return shape ({numel},) of {dtype} on "
+            f"{device}, got {tuple(tensor.shape)} of {tensor.dtype} on {tensor.device}"
         )
     return tensor.zero_()

@@ -1,27 +1,25 @@
-"""Runs the stages of one rule over all lists that share it."""
+"""Runs a rule of stages over elements: one call per stage over all lists that share it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from sshsdp_updates.flat_state import FlatState
 from sshsdp_updates.operand import Operands
+from sshsdp_updates.plan import UpdatePlan
 from sshsdp_updates.rule import UpdateRule
 from sshsdp_updates.runs import runs
-from sshsdp_updates.stage import Stage, scalars_of
-
-Used = Sequence[bool]
-"""Per member of a list: did it get a gradient this round."""
+from sshsdp_updates.stage import Stage
+from sshsdp_updates.step_counts import Lags, StepCounts, Used
 
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
     """Runs that one call of each stage handles: equal step count, dtype and device."""
 
-    lag: int  # step count relative to the newest member's, so that it outlives the step
+    lag: int
     operands: tuple[Operands, ...]  # one per stage
 
 
@@ -30,16 +28,20 @@ class UpdateGroup:
 
     Slices of the flat tensors are made when the used members or the differences between their
     step counts change, which in most trainings is once.
+
+    Attributes:
+        plan: None: nothing is exchanged, and nothing has to be planned.
     """
+
+    plan: UpdatePlan | None = None
 
     def __init__(self, rule: UpdateRule, flats: Sequence[FlatState]) -> None:
         """Prepare the stages of `rule`; all `flats` were allocated for it."""
         self.rule = rule
         self.flats = tuple(flats)
         self._stages = rule.stages()
-        self._lags: list[list[int | None]] | None = None
+        self._counts = StepCounts(self.flats)
         self._batches: tuple[_Batch, ...] = ()
-        self._increments: list[Tensor] = []
 
     def run(self, hyperparameters: Mapping[str, Any], used: Sequence[Used]) -> None:
         """Run every stage once over the used members; counts of steps stay as they are.
@@ -48,36 +50,18 @@ class UpdateGroup:
             hyperparameters: of the param group, as they are now.
             used: per list of this group.
         """
-        newest = self._arrange(used)
-        names = self.rule.hyperparameters().keys()
+        if self._counts.arrange(used):
+            self._batches = self._slice(self._counts.lags)
         for index, stage in enumerate(self._stages):
             for batch in self._batches:
-                scalars = scalars_of(hyperparameters, names, newest + batch.lag + 1)
+                scalars = self._counts.scalars(self.rule, hyperparameters, batch.lag)
                 stage.function(batch.operands[index], scalars)
 
     def commit(self) -> None:
         """Count the step that `run` has done."""
-        for flat, increment in zip(self.flats, self._increments, strict=True):
-            flat.steps.add_(increment)
+        self._counts.commit()
 
-    def _arrange(self, used: Sequence[Used]) -> int:
-        """Bring the batches up to date and return the newest member's step count."""
-        counts = [
-            [int(count) if is_used else None for count, is_used in zip(steps, flags, strict=True)]
-            for steps, flags in zip((flat.steps.tolist() for flat in self.flats), used, strict=True)
-        ]
-        newest = max((count for row in counts for count in row if count is not None), default=0)
-        lags = [[None if count is None else count - newest for count in row] for row in counts]
-        if lags != self._lags:
-            self._lags = lags
-            self._batches = self._slice(lags)
-            self._increments = [
-                torch.tensor([float(lag is not None) for lag in row], dtype=torch.float32)
-                for row in lags
-            ]
-        return newest
-
-    def _slice(self, lags: Sequence[Sequence[int | None]]) -> tuple[_Batch, ...]:
+    def _slice(self, lags: Lags) -> tuple[_Batch, ...]:
         pieces: dict[tuple[int, torch.dtype, torch.device], list[tuple[FlatState, slice]]] = {}
         for flat, row in zip(self.flats, lags, strict=True):
             weight = flat.source.main_weight

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from sshsdp_updates.flat_state import FlatState
-from sshsdp_updates.group import Used
 from sshsdp_updates.protocols import Reducer
 from sshsdp_updates.runs import runs
+from sshsdp_updates.step_counts import Used
 
 _ROW = 1024
 # Elements per partial norm. A float32 sum of squares over 19M elements in one call is off by 1e-3

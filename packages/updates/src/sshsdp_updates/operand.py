@@ -25,7 +25,8 @@ class Operand:
     """One field that a stage touches.
 
     Attributes:
-        field: ``"main_weight"``, ``"main_grad"`` or the name of a state field of the rule.
+        field: ``"main_weight"``, ``"main_grad"`` or the name of a state field or temporary of the
+            rule.
         access: what the stage does with it.
         unit: how much of the logical tensor the stage needs at once.
     """
@@ -44,19 +45,30 @@ class OperandAccessError(RuntimeError):
 
 
 class Operands:
-    """The fragments a stage works on, per declared field.
+    """What a stage works on, per declared field.
 
-    ``operands["exp_avg"]`` is a tuple of 1-D tensors. All fields have equally many fragments and
-    the fragments at one position are equally long: they are the same elements of the same tensors.
-    A tuple, so that a result is written into the fragments and never bound beside them.
+    ``operands["exp_avg"]`` is a tuple of tensors: 1-D fragments, or batches of units or of rows,
+    as the kind of the stage says. All fields have equally many and those at one position have
+    equal shapes: they are the same elements of the same tensors. A tuple, so that a result is
+    written into the tensors and never bound beside them.
+
+    Attributes:
+        shapes: in a stage over rows, the shape of the units at each position, for means and scales;
+            empty in others, where it is the tensor's own or doesn't matter.
     """
 
-    __slots__ = ("_fragments", "_stage")
+    __slots__ = ("_fragments", "_stage", "shapes")
 
-    def __init__(self, stage: str, fragments: Mapping[str, tuple[Tensor, ...]]) -> None:
+    def __init__(
+        self,
+        stage: str,
+        fragments: Mapping[str, tuple[Tensor, ...]],
+        shapes: tuple[tuple[int, ...], ...] = (),
+    ) -> None:
         """Hand out `fragments`; `stage` is the name that messages use."""
         self._stage = stage
         self._fragments = fragments
+        self.shapes = shapes
 
     def __getitem__(self, field: str) -> tuple[Tensor, ...]:
         """Return the fragments of `field`.

@@ -7,13 +7,17 @@ import torch
 from torch import Tensor
 
 from sshsdp_updates.audit import audit
+from sshsdp_updates.exchange import AnyExchange
 from sshsdp_updates.flat_state import Allocate, FlatState
-from sshsdp_updates.group import UpdateGroup, Used
 from sshsdp_updates.norm import GradientNorm
+from sshsdp_updates.plan import UpdatePlan
+from sshsdp_updates.planner import LIMIT
 from sshsdp_updates.protocols import LocalReducer, LocalSteps, Reducer, StepProtocol
 from sshsdp_updates.rule import require
 from sshsdp_updates.runs import runs
+from sshsdp_updates.staged import Group, build_groups
 from sshsdp_updates.state_dict import StateFragment, group_dict, live_state, load, state_fragments
+from sshsdp_updates.step_counts import Used
 from sshsdp_updates.update_list import UpdateList, check_lists
 
 
@@ -41,6 +45,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
         steps: StepProtocol | None = None,
         skip_nonfinite: bool = True,
         allocate: Allocate | None = None,
+        exchange: AnyExchange | None = None,
+        limit: int = LIMIT,
     ) -> None:
         """Check the lists, try every rule on scratch tensors, and allocate state.
 
@@ -52,9 +58,14 @@ class ShardedOptimizer(torch.optim.Optimizer):
             skip_nonfinite: check the gradient norm before each step and leave everything as it
                 is when it is inf or NaN.
             allocate: makes state tensors; None takes them from torch.
+            exchange: moves fragments for rules with stages over units or rows; None is a world
+                of one rank. Where there are such rules, construction is collective.
+            limit: bytes of temporaries that such a rule may need at a time; a unit is never split.
 
         Raises:
-            ValueError: buffers, members or operands that don't fit together.
+            ValueError: buffers, members, operands or units that don't fit together, or plans that
+                differ between ranks.
+            TemporaryError: a stage reads a temporary that no earlier one has written.
             UndeclaredOperandError, OperandAccessError: a stage breaks its own declaration.
         """
         check_lists(lists)
@@ -66,10 +77,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self._steps = steps or LocalSteps()
         self._skip_nonfinite = skip_nonfinite
         self._flats = [FlatState(item, allocate) for item in lists]
-        self._groups = [
-            UpdateGroup(rule, [flat for flat in self._flats if flat.source.rule is rule])
-            for rule in rules
-        ]
+        self._groups = build_groups(rules, self._flats, exchange, limit)
         self._norm = GradientNorm(self._flats, reducer or LocalReducer())
         self.skipped_steps = 0
         self.last_step_skipped = False
@@ -154,6 +162,11 @@ class ShardedOptimizer(torch.optim.Optimizer):
             norm = self._norm.clip(self._finalize(), float(max_norm))
             return torch.tensor(norm, dtype=torch.float64)
 
+    @property
+    def plans(self) -> tuple[UpdatePlan, ...]:
+        """The plans of the rules that have stages over units or rows."""
+        return tuple(group.plan for group in self._groups if group.plan is not None)
+
     def fields(self) -> Iterator[StateFragment]:
         """Yield this rank's piece of every state field, for checkpoints."""
         return state_fragments(self._flats)
@@ -237,7 +250,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self._steps.end_update()
 
 
-def _param_group(group: UpdateGroup) -> dict[str, Any]:
+def _param_group(group: Group) -> dict[str, Any]:
     members = [member for flat in group.flats for member in flat.source.members]
     # Schedulers fill a tensor in place; the rule keeps the value it was built with.
     values = {

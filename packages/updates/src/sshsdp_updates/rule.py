@@ -1,5 +1,6 @@
 """An update rule as data: hyperparameters, state, stages."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -8,19 +9,37 @@ from typing import Any, ClassVar
 import torch
 
 from sshsdp_updates.stage import Stage
+from sshsdp_updates.unit import ELEMENT, Unit
 
 
 @dataclass(frozen=True, slots=True)
 class StateField:
-    """One value that a rule keeps per element between steps, zero before the first one.
+    """One value that a rule keeps between steps, zero before the first one.
 
     Attributes:
         name: its key in ``optimizer.state`` and in state dicts.
         dtype: None means the dtype of the main weights.
+        unit: ELEMENT, sharded as the weights are, or ROW, complete on every rank.
     """
 
     name: str
     dtype: torch.dtype | None = None
+    unit: Unit = ELEMENT
+
+
+@dataclass(frozen=True, slots=True)
+class Temporary:
+    """One value that lives from the stage that writes it to the end of the step.
+
+    Attributes:
+        name: as operands say it.
+        dtype: None means the dtype of the main weights.
+        unit: ELEMENT or ROW.
+    """
+
+    name: str
+    dtype: torch.dtype | None = None
+    unit: Unit = ELEMENT
 
 
 @dataclass(frozen=True)
@@ -39,7 +58,11 @@ class UpdateRule(ABC):
 
     @abstractmethod
     def state_fields(self) -> tuple[StateField, ...]:
-        """Return what is kept per element; the count of steps is kept for every rule."""
+        """Return what is kept between steps; the count of steps is kept for every rule."""
+
+    def temporaries(self) -> tuple[Temporary, ...]:
+        """Return what stages hand to later stages of the same step."""
+        return ()
 
     @abstractmethod
     def stages(self) -> tuple[Stage, ...]:
@@ -52,6 +75,26 @@ class UpdateRule(ABC):
         Raises:
             ValueError: naming the hyperparameter and its legal values.
         """
+
+    def check_unit(self, shape: tuple[int, ...]) -> None:  # noqa: B027 - most rules take any
+        """Check the shape of a unit when a plan is made.
+
+        Raises:
+            ValueError: the rule cannot work on it.
+        """
+
+    def unit_cost(self, shape: tuple[int, ...]) -> int:
+        """Return how expensive the stages over units are for one unit; balances the ranks."""
+        return math.prod(shape)
+
+    def unit_scratch(self, shape: tuple[int, ...], dtype: torch.dtype) -> int:  # noqa: ARG002
+        """Return the bytes that the stages over units allocate for one unit while they run.
+
+        Args:
+            shape: of the unit.
+            dtype: of the main weights.
+        """
+        return 0
 
 
 def require(condition: bool, expected: str, name: str, value: object) -> None:

@@ -9,6 +9,7 @@ import torch
 from sshsdp_updates.operand import Access, Operand, Operands
 from sshsdp_updates.rule import StateField, UpdateRule, require
 from sshsdp_updates.stage import Scalars, Stage
+from sshsdp_updates.vectors import WholeVectors
 
 
 @dataclass(frozen=True)
@@ -69,17 +70,29 @@ class SGD(UpdateRule):
 
 
 def _plain(operands: Operands, scalars: Scalars) -> None:
-    _fused(operands, scalars, ())
+    vectors = WholeVectors(operands["main_weight"], operands["main_grad"])
+    weights, gradients = vectors.fields
+    _fused(weights, gradients, (), scalars)
+    vectors.write_back(0)
 
 
 def _momentum(operands: Operands, scalars: Scalars) -> None:
-    _fused(operands, scalars, operands["momentum_buffer"])
+    names = ("main_weight", "main_grad", "momentum_buffer")
+    vectors = WholeVectors(*(operands[name] for name in names))
+    weights, gradients, buffers = vectors.fields
+    _fused(weights, gradients, buffers, scalars)
+    vectors.write_back(0, 2)
 
 
-def _fused(operands: Operands, scalars: Scalars, buffers: tuple[torch.Tensor, ...]) -> None:
+def _fused(
+    weights: tuple[torch.Tensor, ...],
+    gradients: tuple[torch.Tensor, ...],
+    buffers: tuple[torch.Tensor, ...],
+    scalars: Scalars,
+) -> None:
     torch._fused_sgd_(
-        operands["main_weight"],
-        operands["main_grad"],
+        weights,
+        gradients,
         buffers,
         weight_decay=scalars["weight_decay"],
         momentum=scalars["momentum"],

@@ -22,9 +22,10 @@ class StateFragment:
     Attributes:
         name: of the parameter.
         field: for example ``"exp_avg"``.
-        shape: of the logical parameter.
+        shape: of the whole field: that of the parameter, or (rows,) of a field per row.
         fragment: which of its elements `tensor` holds; may be none.
         tensor: 1-D, a view of the live state.
+        replicated: every rank has all of it, as of fields per row; one of them should save it.
     """
 
     name: str
@@ -32,6 +33,7 @@ class StateFragment:
     shape: tuple[int, ...]
     fragment: Fragment
     tensor: Tensor
+    replicated: bool = False
 
 
 def state_fragments(flats: Iterable[FlatState]) -> Iterator[StateFragment]:
@@ -39,12 +41,15 @@ def state_fragments(flats: Iterable[FlatState]) -> Iterator[StateFragment]:
     for flat in flats:
         for index, member in enumerate(flat.source.members):
             for field in flat.source.rule.state_fields():
+                fragment = flat.fragment(field.name, index)
+                per_row = flat.is_per_row(field.name)
                 yield StateFragment(
                     member.name,
                     field.name,
-                    member.shape,
-                    member.fragment,
+                    (fragment.numel,) if per_row else member.shape,
+                    fragment,
                     flat.fragment_of(field.name, index),
+                    per_row,
                 )
 
 

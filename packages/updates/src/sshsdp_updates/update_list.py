@@ -6,10 +6,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sshsdp_shardchain import Fragment, Level
+from sshsdp_shardchain import Fragment, Holders, Level
 from sshsdp_updates.rule import UpdateRule
+from sshsdp_updates.unit import TensorUnit, whole
 
 DTYPES = (torch.float32, torch.float64)
+WHOLE = whole()
 
 
 @dataclass(frozen=True)
@@ -21,12 +23,14 @@ class UpdateMember:
         parameter: what goes into ``param_groups``; its data is never touched here.
         fragment: this rank's piece at level ZERO1; may be empty.
         shape: of the logical parameter.
+        unit: what a rule with stages over units works on at once.
     """
 
     name: str
     parameter: Tensor
     fragment: Fragment
     shape: tuple[int, ...]
+    unit: TensorUnit = WHOLE
 
 
 @dataclass
@@ -42,6 +46,8 @@ class UpdateList:
         main_grad: like `main_weight`.
         counted: False where another rank counts these elements in norms, so that each logical
             element is counted once.
+        holders: who holds which elements of the members; None is a world of one rank. Only rules
+            with stages over units or rows ask.
     """
 
     name: str
@@ -50,6 +56,7 @@ class UpdateList:
     main_weight: Tensor
     main_grad: Tensor
     counted: bool = True
+    holders: Holders | None = None
 
 
 def check_lists(lists: Sequence[UpdateList]) -> None:

@@ -1,0 +1,102 @@
+"""What the rules that orthogonalize momentum have in common."""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from sshsdp_updates.iteration import iteration_of
+from sshsdp_updates.newton_schulz import newton_schulz
+from sshsdp_updates.operand import Access, Operand, Operands
+from sshsdp_updates.rule import require
+from sshsdp_updates.stage import Scalars, Stage
+from sshsdp_updates.unit import OWN
+
+SCALES: dict[str, Callable[[int, int], float]] = {
+    "original": lambda rows, columns: math.sqrt(max(1.0, rows / columns)),
+    "match_rms_adamw": lambda rows, columns: 0.2 * math.sqrt(max(rows, columns)),
+    "sqrt_rows_over_columns": lambda rows, columns: math.sqrt(rows / columns),
+    "one": lambda rows, columns: 1.0,  # noqa: ARG005
+}
+"""Factors on the update by name, from the rows and columns of the logical unit."""
+
+NS_DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
+
+
+def scale_of(name: str | None, shape: tuple[int, ...]) -> float:
+    """Return the factor on the update of a unit; None is ``original``, as in torch."""
+    rows, columns = shape
+    return SCALES[name or "original"](rows, columns)
+
+
+def validate_muon(values: Mapping[str, Any]) -> None:
+    """Check the hyperparameters that these rules share.
+
+    Raises:
+        ValueError: naming one and its legal values.
+    """
+    for name in ("lr", "momentum", "weight_decay", "eps"):
+        require(bool(values[name] >= 0), f"a {name} >= 0", name, values[name])
+    iteration_of(values["ns_coefficients"])
+    steps = values["ns_steps"]
+    require(steps is None or 0 <= steps < 100, "ns_steps from 0 to 99, or None", "ns_steps", steps)
+    scale = values["adjust_lr_fn"]
+    require(scale is None or scale in SCALES, f"one of {', '.join(SCALES)}", "adjust_lr_fn", scale)
+    dtype = values["ns_dtype"]
+    require(dtype in NS_DTYPES, f"one of {NS_DTYPES}", "ns_dtype", dtype)
+
+
+def check_matrix(shape: tuple[int, ...]) -> None:
+    """Refuse units that are not matrices.
+
+    Raises:
+        ValueError: `shape` has not two dimensions.
+    """
+    if len(shape) != 2:
+        raise ValueError(
+            f"expected units that are matrices, got shape {shape}; give vectors another rule, "
+            "or the tensor a unit with rows and columns"
+        )
+
+
+def momentum(operands: Operands, scalars: Scalars) -> None:
+    """Average gradients, in the arithmetic of ``torch.optim.Muon``, and look ahead into u."""
+    gradients, averages = operands["main_grad"], operands["momentum_buffer"]
+    decay = scalars["momentum"]
+    torch._foreach_lerp_(averages, gradients, 1 - decay)
+    if scalars["nesterov"]:
+        ahead = torch._foreach_lerp(gradients, averages, decay)
+        torch._foreach_copy_(operands["u"], ahead)
+    else:
+        torch._foreach_copy_(operands["u"], averages)
+
+
+def orthogonalize(operands: Operands, scalars: Scalars, *, scaled: bool) -> None:
+    """Write the orthogonalized u into v, unit by unit, times the scale of the unit's shape."""
+    iteration = iteration_of(scalars["ns_coefficients"])
+    coefficients = iteration.sequence(scalars["ns_steps"])
+    for u, v in zip(operands["u"], operands["v"], strict=True):
+        v.copy_(
+            newton_schulz(
+                u,
+                coefficients,
+                norm=iteration.norm,
+                eps=scalars["eps"],
+                dtype=scalars["ns_dtype"],
+            )
+        )
+        if scaled:
+            v.mul_(scale_of(scalars["adjust_lr_fn"], tuple(u.shape[1:])))
+
+
+MOMENTUM = Stage(
+    "momentum",
+    momentum,
+    (
+        Operand("main_grad", Access.READ),
+        Operand("momentum_buffer", Access.UPDATE),
+        Operand("u", Access.WRITE),
+    ),
+)
+U_TO_V = (Operand("u", Access.READ, OWN), Operand("v", Access.WRITE, OWN))

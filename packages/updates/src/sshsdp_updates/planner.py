@@ -1,0 +1,168 @@
+"""Makes the plan of a rule: units, owners, waves."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby
+
+from sshsdp_shardchain import Owners, Task, parts
+from sshsdp_updates.declarations import check_declarations, is_staged
+from sshsdp_updates.plan import PlanList, PlanMember, PlannedUnit, UpdatePlan
+from sshsdp_updates.rule import UpdateRule, require
+from sshsdp_updates.slot import part_nbytes
+from sshsdp_updates.staged_fields import StagedFields, grid_of
+from sshsdp_updates.unit import row_count
+
+LIMIT = 256 * 2**20
+"""Bytes that the temporaries of one wave may take on a rank, unless a single unit needs more."""
+
+
+def plan_updates(
+    rule: UpdateRule, lists: Sequence[PlanList], world: int, *, limit: int = LIMIT
+) -> UpdatePlan:
+    """Plan what `rule` does to `lists`: without tensors, ranks or communication.
+
+    Args:
+        rule: the rule.
+        lists: all that it updates.
+        world: number of ranks.
+        limit: bytes of temporaries of one wave on a rank; a unit is never split.
+
+    Returns:
+        The same plan on every rank.
+
+    Raises:
+        ValueError: a declaration or a unit that cannot be; it names tensor, stage and operand.
+        TemporaryError: a temporary is read before it was produced.
+    """
+    check_declarations(rule)
+    require(limit > 0, "a limit of 1 or more bytes", "limit", limit)
+    fields = StagedFields.of(rule)
+    units: list[PlannedUnit] = []
+    owners = Owners(world)
+    if is_staged(rule):
+        for index, item in enumerate(lists):
+            units += _units(rule, index, item, owners)
+    plan = UpdatePlan(rule, fields, world, tuple(lists), tuple(units), (), owners.loads, 0, 0)
+    return _with_waves(plan, limit)
+
+
+def _units(rule: UpdateRule, index: int, item: PlanList, owners: Owners) -> list[PlannedUnit]:
+    """List the units of one list and choose who works on each."""
+    found = [
+        unit for number, _ in enumerate(item.members) for unit in _cut(rule, index, item, number)
+    ]
+    tasks = [
+        Task(
+            f"{item.members[unit.member].name}[{unit.index:06}]",
+            rule.unit_cost(unit.shape),
+            unit.parts,
+        )
+        for unit in found
+    ]
+    executors = owners.assign(tasks, item.holders.width)
+    return [
+        replace(unit, executor=executor) for unit, executor in zip(found, executors, strict=True)
+    ]
+
+
+def _cut(rule: UpdateRule, index: int, item: PlanList, number: int) -> Iterator[PlannedUnit]:
+    member = item.members[number]
+    grid = grid_of(rule, member.name, member.shape, member.unit)
+    _check_shapes(rule, member, set(grid.shapes))
+    holdings, rows = item.holders.of(member.name), 0
+    for unit, (strip, shape) in enumerate(zip(grid.units.strips, grid.shapes, strict=True)):
+        if strip.numel:
+            cut, flat = parts(strip, holdings), grid.units.contiguous
+            yield PlannedUnit(index, number, unit, strip, shape, cut, -1, flat, rows)
+        rows += row_count(shape)
+
+
+def _check_shapes(rule: UpdateRule, member: PlanMember, shapes: set[tuple[int, ...]]) -> None:
+    for shape in sorted(shapes):
+        try:
+            rule.check_unit(shape)
+        except ValueError as error:
+            raise ValueError(
+                f"rule {rule.name!r}, tensor {member.name!r} of shape {member.shape} in units of "
+                f"{member.unit.name}: {error}"
+            ) from None
+
+
+_Nbytes = dict[tuple[int, int], int]
+"""Bytes by (width of a list's set of replicas, rank in it)."""
+
+
+class _Wave:
+    """What the units of a wave need: the largest over ranks, kept up to date."""
+
+    def __init__(self) -> None:
+        self._nbytes: _Nbytes = {}
+        self._worst: dict[int, int] = {}
+
+    @property
+    def worst(self) -> int:
+        """An upper bound over ranks: each has one place in every width."""
+        return sum(self._worst.values())
+
+    def with_(self, more: _Nbytes) -> int:
+        """Return what `worst` would be with `more`."""
+        worst = dict(self._worst)
+        for (width, rank), number in more.items():
+            total = self._nbytes.get((width, rank), 0) + number
+            worst[width] = max(worst.get(width, 0), total)
+        return sum(worst.values())
+
+    def take(self, more: _Nbytes) -> None:
+        """Add `more`."""
+        for (width, rank), number in more.items():
+            total = self._nbytes.get((width, rank), 0) + number
+            self._nbytes[width, rank] = total
+            self._worst[width] = max(self._worst.get(width, 0), total)
+
+
+def _with_waves(plan: UpdatePlan, limit: int) -> UpdatePlan:
+    """Close a wave where the next units would exceed the limit on some rank.
+
+    Units that are not contiguous stay with the others of their tensor: stages over elements work
+    on the whole fragment then.
+    """
+    waves: list[range] = []
+    first = last = slot = scratch = 0
+    slots, scratches = _Wave(), _Wave()
+    for group in _inseparable(plan.units):
+        room, work = _room(plan, group)
+        if last > first and slots.with_(room) + scratches.with_(work) > limit:
+            waves.append(range(first, last))
+            first, slots, scratches = last, _Wave(), _Wave()
+        slots.take(room)
+        scratches.take(work)
+        last += len(group)
+        slot, scratch = max(slot, slots.worst), max(scratch, scratches.worst)
+    if last > first:
+        waves.append(range(first, last))
+    return replace(plan, waves=tuple(waves), slot_nbytes=slot, scratch_nbytes=scratch)
+
+
+def _inseparable(units: Sequence[PlannedUnit]) -> Iterator[list[PlannedUnit]]:
+    """Yield contiguous units one by one, others tensor by tensor."""
+    pairs = enumerate(units)
+    for _, group in groupby(pairs, key=lambda pair: _tensor_or_unit(*pair)):
+        yield [unit for _, unit in group]
+
+
+def _tensor_or_unit(index: int, unit: PlannedUnit) -> tuple[int, int, int]:
+    return unit.list, unit.member, index if unit.contiguous else -1
+
+
+def _room(plan: UpdatePlan, units: Sequence[PlannedUnit]) -> tuple[_Nbytes, _Nbytes]:
+    slots: _Nbytes = {}
+    scratch: _Nbytes = {}
+    for unit in units:
+        item = plan.lists[unit.list]
+        width, dtype = item.holders.width, item.dtype
+        for part in unit.parts:
+            key = (width, part.rank)
+            slots[key] = slots.get(key, 0) + part_nbytes(plan.fields, unit, part, dtype)
+        key = (width, unit.executor)
+        scratch[key] = scratch.get(key, 0) + plan.rule.unit_scratch(unit.shape, dtype)
+    return slots, scratch
