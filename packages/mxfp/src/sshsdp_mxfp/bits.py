@@ -5,17 +5,17 @@ plain integers, which mean the same for ``torch.Tensor`` and for ``triton.langua
 is no comparison, no selection, no dtype and no call of either library. A condition is a number
 whose bits are all ones or all zeros: ``(a - b) >> 31`` is all ones exactly where a < b.
 
-On torch tensors they are called as they stand. In a Triton kernel the *same source* runs: copy a
-function with its callees replaced by their compiled versions and give it to ``triton.jit``,
+On torch tensors they are called as they stand. In a Triton kernel the *same source* runs: copy the
+functions into a scope where they find each other compiled, callees first,
 
-    names = ["smaller", "scale_code", "multiplier_bits", "value_bits", ...]
-    for name in names:  # callees first
+    scope = {"__name__": bits.__name__, "tl": triton.language, "Tensor": triton.language.tensor}
+    for name in ("smaller", "scale_code", "multiplier_bits", "encode"):
         code = getattr(bits, name).__code__
         scope[name] = triton.jit(types.FunctionType(code, scope, name))
 
-and call ``scope["encode"](u, 4, 3, 0x7E)`` from kernels, formats as ``tl.constexpr``. The test
-``test_one_definition.py`` does so, runs the result in Triton's interpreter and compiles it for
-GPUs. Casts with the same bits (torch's on CPUs, ``cvt`` on GPUs) may stand in for `encode`.
+and call ``encode = scope["encode"]`` from kernels, with the numbers of the format as
+``tl.constexpr``. A test does so, runs the result in Triton's interpreter and compiles it for GPUs.
+Casts that give the same bits (torch's on CPUs, ``cvt`` on GPUs) may stand in for `encode`.
 
 Notation: floats are given by their bits as int32. `exponent_bits`, `mantissa_bits` and
 `largest_code` are those of an `Element`; codes of elements include the sign, codes of scales are
@@ -106,8 +106,8 @@ def encode_stochastic(
     """Codes of floats, rounded up in magnitude with the probability of the part that is dropped.
 
     The expectation is the float itself, for magnitudes up to the largest value: exactly if at most
-    30 bits are dropped (magnitudes from 2^-10 of the smallest normal value up), else within 2^-30
-    of the smallest value. What the format can represent stays as it is.
+    30 bits are dropped (in E4M3 of magnitudes from 2^-10 of the smallest normal value up), else
+    within 2^-30 of the smallest value. What the format can represent stays as it is.
 
     Args:
         bits: as of `encode`.
