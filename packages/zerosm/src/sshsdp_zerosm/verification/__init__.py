@@ -2,7 +2,7 @@
 
 from sshsdp_zerosm.verification.simulate import Rates, Simulation, simulate
 from sshsdp_zerosm.verification.story import Idle, Publish, Run, Scene, Use
-from sshsdp_zerosm.verification.traffic import Traffic, traffic
+from sshsdp_zerosm.verification.traffic import Traffic, op_traffic, traffic
 from sshsdp_zerosm.verification.verify import ScheduleError, Verified, verify
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "Traffic",
     "Use",
     "Verified",
+    "op_traffic",
     "simulate",
     "traffic",
     "verify",
