@@ -14,6 +14,7 @@ from sshsdp_fsdp_runtime import (
     build_plan,
     is_matrix,
 )
+from sshsdp_fsdp_runtime.plan import WeightForm
 from sshsdp_shardchain import Degrees
 from sshsdp_updates import SGD, AdamW
 from sshsdp_zerosm import Topology
@@ -75,13 +76,28 @@ def test_degrees_that_do_not_fit_the_ranks_are_refused_with_some_that_do():
 
 def test_a_shared_mapping_over_several_nodes_is_refused_with_what_is_accepted():
     across = [Sharding("**", Degrees(4, 4, 4))]
-    assert refused(Topology(2, 2), sharding=across) == (
-        "Sharding('**'): expected form='private' where weights are sharded over more ranks than "
-        "one node has, got form='shared' with zero3=4 and 2 ranks per node; use form='private', or "
-        "zero3=2"
+    assert refused(Topology(2, 2), sharding=across, options=Options(form="shared")) == (
+        "Sharding('**'): expected form='auto' or 'private' where weights are sharded over more "
+        "ranks than one node has, got form='shared' with zero3=4 and 2 ranks per node; use "
+        "form='auto', or zero3=2"
     )
-    build_plan(SPEC, Topology(2, 2), sharding=across, options=Options(form="private"))
-    build_plan(SPEC, Topology(2, 2), sharding=[Sharding("**", Degrees(2, 4, 4))])
+    for form in ("auto", "private"):
+        build_plan(SPEC, Topology(2, 2), sharding=across, options=Options(form=form))
+    inside = [Sharding("**", Degrees(2, 4, 4))]
+    build_plan(SPEC, Topology(2, 2), sharding=inside, options=Options(form="shared"))
+
+
+def test_weights_are_shared_where_a_node_holds_the_group_and_private_elsewhere():
+    sharding = [Sharding("layers.0.**", Degrees(4, 4, 4)), Sharding("**", Degrees(2, 2, 4))]
+    plan = build_plan(SPEC, Topology(2, 2), sharding=sharding)
+    forms = {group.label: {atom.form for atom in group.atoms} for group in plan.groups}
+    assert forms["layers.0"] == {WeightForm.GATHERED}
+    assert forms["layers.1"] == {WeightForm.ALIASED}
+
+
+def test_without_rules_weights_stay_within_a_node_and_updates_are_spread_over_all():
+    degrees = {claim.degrees for claim in build_plan(SPEC, Topology(2, 3)).claims}
+    assert degrees == {Degrees(3, 3, 6), Degrees(3, 3, 3)}  # the latter of frozen parameters
 
 
 def test_frozen_parameters_are_cut_for_weights_only():

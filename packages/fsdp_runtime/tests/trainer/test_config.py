@@ -89,6 +89,12 @@ def test_ranks_divide_the_batch_and_have_one_thread():
         TrainConfig(threads=2).with_ranks(2)
 
 
+def test_nodes_share_the_ranks_evenly():
+    assert TrainConfig(nodes=2).with_ranks(4).nodes == 2
+    with pytest.raises(InputError, match="nodes that share 8 ranks evenly, got 6; use 2, or 12"):
+        TrainConfig(nodes=6).with_ranks(8)
+
+
 def test_a_resumed_run_may_change_how_it_runs_but_not_what_it_is():
     saved = TrainConfig()
     check_resumable(saved, replace(saved, ranks=4, steps=2000, microbatch=1, threads=1))

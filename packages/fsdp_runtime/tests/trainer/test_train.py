@@ -23,11 +23,13 @@ LAST_LINE = re.compile(
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Runs on one, two and four ranks."""
+    """Runs on one, two and four ranks, and on four ranks that act as two nodes."""
     folder = tmp_path_factory.mktemp("train")
     for ranks in (1, 2, 4):
         run = [*small_run(folder), "--ranks", str(ranks), "--name", f"on{ranks}"]
         assert main(run) == 0
+    run = [*small_run(folder), "--ranks", "4", "--nodes", "2", "--name", "on2x2"]
+    assert main(run) == 0
     return folder / "runs"
 
 
@@ -62,14 +64,14 @@ def validation_losses(run):
     return [row["val_loss"] for row in rows if row["kind"] == "validation"]
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("ranks", ["1", "2", "4", "2x2"])
 def test_losses_are_those_of_plain_pytorch(folder, ranks):
     losses = [loss for loss, _, _ in steps_of(folder / f"on{ranks}").values()]
     assert losses == pytest.approx(unsharded_losses(folder / f"on{ranks}"), abs=2e-5)
     assert losses[-1] < losses[0] - 0.2
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", ["2", "4", "2x2"])
 def test_validation_losses_do_not_depend_on_the_ranks(folder, ranks):
     expected = validation_losses(folder / "on1")
     assert len(expected) == 2

@@ -1,6 +1,6 @@
 """Atoms: parameters of one group that agree in every field, packed field by field."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -92,7 +92,7 @@ def build_atoms(
     claims: Iterable[Claim],
     rules: Sequence[UpdateRule],
     world: int,
-    form: WeightForm,
+    form_of: Callable[[Degrees], WeightForm],
 ) -> tuple[AtomPlan, ...]:
     """Split a group's claims into atoms, keeping the order of the model inside each."""
     buckets: dict[tuple[object, ...], list[Claim]] = {}
@@ -101,7 +101,7 @@ def build_atoms(
         key = (degrees, claim.weight_dtype, _main_dtype(claim), claim.update)
         buckets.setdefault(key, []).append(claim)
     return tuple(
-        _build_atom(f"{group or 'root'}#{index}", members, rules, world, form)
+        _build_atom(f"{group or 'root'}#{index}", members, rules, world, form_of)
         for index, members in enumerate(buckets.values())
     )
 
@@ -115,7 +115,11 @@ def _main_dtype(claim: Claim) -> torch.dtype | None:
 
 
 def _build_atom(
-    name: str, claims: Sequence[Claim], rules: Sequence[UpdateRule], world: int, form: WeightForm
+    name: str,
+    claims: Sequence[Claim],
+    rules: Sequence[UpdateRule],
+    world: int,
+    form_of: Callable[[Degrees], WeightForm],
 ) -> AtomPlan:
     first = claims[0]
     return AtomPlan(
@@ -131,5 +135,5 @@ def _build_atom(
         main_dtype=_main_dtype(first),
         rule=None if first.update is None else rules[first.update],
         rule_index=first.update,
-        form=WeightForm.REPLICATED if first.degrees.zero3 == 1 else form,
+        form=form_of(first.degrees),
     )

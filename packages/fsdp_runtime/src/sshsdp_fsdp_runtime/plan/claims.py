@@ -115,9 +115,9 @@ def _check_degrees(rule: Sharding, topology: Topology, form: str) -> None:
     zero3 = rule.degrees.zero3
     if form == "shared" and topology.ranks_per_node % zero3:
         raise PlanError(
-            f"Sharding({rule.pattern!r}): expected form='private' where weights are sharded over "
-            f"more ranks than one node has, got form='shared' with zero3={zero3} and "
-            f"{topology.ranks_per_node} ranks per node; use form='private', or "
+            f"Sharding({rule.pattern!r}): expected form='auto' or 'private' where weights are "
+            f"sharded over more ranks than one node has, got form='shared' with zero3={zero3} and "
+            f"{topology.ranks_per_node} ranks per node; use form='auto', or "
             f"zero3={gcd(zero3, topology.ranks_per_node)}"
         )
 

@@ -9,9 +9,10 @@ class Options:
     """Settings of a plan.
 
     Attributes:
-        form: where gathered weights live when one host holds the whole group. ``shared``: the
-            gathered buffer is one mapping that all ranks see, a gather moves nothing.
+        form: where gathered weights live. ``shared``: the gathered buffer is one mapping that all
+            ranks of the group see, so that a gather moves nothing; the group must be on one node.
             ``private``: every rank gathers into its own slots, and frees them after use.
+            ``auto``: shared where it can be.
         average: ``mean`` divides summed gradients by the number of ranks, ``sum`` does not.
         slots: buffers that the groups of a model take turns with, for gathered weights
             (private form) and for gradients of one microbatch.
@@ -19,15 +20,15 @@ class Options:
         skip_nonfinite: a step whose gradient norm is infinite or NaN changes nothing.
     """
 
-    form: Literal["shared", "private"] = "shared"
+    form: Literal["auto", "shared", "private"] = "auto"
     average: Literal["mean", "sum"] = "mean"
     slots: int = 2
     poison: bool = False
     skip_nonfinite: bool = True
 
     def __post_init__(self) -> None:
-        if self.form not in ("shared", "private"):
-            raise ValueError(f"expected form 'shared' or 'private', got {self.form!r}")
+        if self.form not in ("auto", "shared", "private"):
+            raise ValueError(f"expected form 'auto', 'shared' or 'private', got {self.form!r}")
         if self.average not in ("mean", "sum"):
             raise ValueError(f"expected average 'mean' or 'sum', got {self.average!r}")
         if self.slots < 1:

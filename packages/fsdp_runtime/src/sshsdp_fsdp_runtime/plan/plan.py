@@ -136,7 +136,8 @@ def build_plan(
     Args:
         spec: the model.
         ranks: how many there are, all on one node, or how they lie on nodes.
-        sharding: rules for degrees; default: everything over all ranks.
+        sharding: rules for degrees; default: weights and sums of gradients over the ranks
+            of a node, the update over all ranks.
         groups: patterns of modules that are gathered and reduced as one; default: the elements
             of every outermost ``nn.ModuleList``.
         formats: rules for the dtype of runtime weights; default: as the model was built.
@@ -153,19 +154,27 @@ def build_plan(
         raise PlanError(
             "expected a model with parameters, got one without; there is nothing to shard"
         )
-    sharding = sharding if sharding is not None else [Sharding("**", Degrees(world, world, world))]
+    if sharding is None:
+        sharding = [Sharding("**", Degrees.for_outer_zero1(topology.ranks_per_node, world))]
     if updates is None:
         updates = [Update("**", AdamW())] if any(p.trainable for p in spec.parameters) else []
     claims = claim_parameters(spec, sharding, formats, updates, topology, options.form)
     modules = group_modules(spec, groups)
     slots = assign_slots(modules, options.slots)
-    form = WeightForm.ALIASED if options.form == "shared" else WeightForm.GATHERED
+
+    def form_of(degrees: Degrees) -> WeightForm:
+        if degrees.zero3 == 1:
+            return WeightForm.REPLICATED
+        fits = topology.ranks_per_node % degrees.zero3 == 0
+        private = options.form == "private" or options.poison or not fits
+        return WeightForm.GATHERED if private else WeightForm.ALIASED
+
     members: dict[str, list[Claim]] = {module: [] for module in [*modules, ROOT]}
     for claim in claims:
         members[home_of(claim.parameter, members)].append(claim)
     rules = [update.rule for update in updates]
     placed = tuple(
-        GroupPlan(module, slots[module], build_atoms(module, own, rules, world, form))
+        GroupPlan(module, slots[module], build_atoms(module, own, rules, world, form_of))
         for module, own in members.items()
     )
     return Plan(

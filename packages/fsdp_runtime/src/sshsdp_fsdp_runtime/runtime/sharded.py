@@ -220,7 +220,7 @@ def fully_shard(
     formats: Sequence[Cast] = (),
     updates: Sequence[Update] | None = None,
     transport: Transport | None = None,
-    form: Literal["shared", "private"] = "shared",
+    form: Literal["auto", "shared", "private"] = "auto",
     average: Literal["mean", "sum"] = "mean",
     slots: int = 2,
     poison: bool = False,
@@ -234,14 +234,15 @@ def fully_shard(
 
     Args:
         model: on the CPU, initialized.
-        sharding: degrees by parameter pattern; default: everything over all ranks.
+        sharding: degrees by parameter pattern; default: weights and sums of gradients over the
+            ranks of a node, the update over all ranks.
         groups: patterns of modules whose weights are gathered and whose gradients are reduced as
             one; default: the elements of every outermost ``nn.ModuleList``.
         formats: dtype of computation by parameter pattern; default: as the model was built.
         updates: update rule by parameter pattern; default: ``AdamW()`` for everything.
         transport: connects the ranks; default: from the environment that torchrun sets, else a
             world of one rank.
-        form: ``shared`` or ``private`` gathered weights, see `Options`.
+        form: ``shared`` or ``private`` gathered weights, or ``auto``; see `Options`.
         average: ``mean`` or ``sum`` of gradients over ranks.
         slots: buffers that groups take turns with.
         poison: fill released bytes with NaN, to find reads of them (private form only).

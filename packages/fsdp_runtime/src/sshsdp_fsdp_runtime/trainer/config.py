@@ -5,6 +5,7 @@ key in the TOML file.
 """
 
 from dataclasses import dataclass, field, fields, replace
+from math import gcd
 from pathlib import Path
 from typing import Any, Literal
 
@@ -155,6 +156,9 @@ class TrainConfig:
     """Of the initial values and the order of the data."""
     ranks: int | None = None
     """Processes that share the model; None: 2, or what torchrun says."""
+    nodes: int | None = None
+    """Nodes that the ranks act as, to try on one host what happens between hosts; None: one per
+    host."""
     threads: int = 1
     """Threads of the rank when there is one; several ranks have one thread each."""
     runs: Path = Path("runs")
@@ -168,19 +172,26 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         _check_positive(self, "", ("steps", "batch", "microbatch", "context", "threads"))
-        if self.ranks is not None:
-            _check_positive(self, "", ("ranks",))
+        for name in ("ranks", "nodes"):
+            if getattr(self, name) is not None:
+                _check_positive(self, "", (name,))
 
     def with_ranks(self, ranks: int) -> "TrainConfig":
         """This run on `ranks` ranks.
 
         Raises:
-            InputError: when the batch or the threads don't fit that number.
+            InputError: when the batch, the nodes or the threads don't fit that number.
         """
         if self.batch % ranks:
             raise InputError(
                 f"expected a batch that {ranks} ranks divide, got {self.batch};"
                 f" use {ranks * max(1, round(self.batch / ranks))}"
+            )
+        if self.nodes is not None and ranks % self.nodes:
+            more = self.nodes * -(-ranks // self.nodes)
+            raise InputError(
+                f"expected nodes that share {ranks} ranks evenly, got {self.nodes};"
+                f" use {gcd(ranks, self.nodes)}, or {more} ranks"
             )
         if ranks > 1 and self.threads > 1:
             raise InputError(

@@ -59,7 +59,7 @@ def train_rank(run: Run, seat: Seat, open_session: OpenSession) -> Outcome:
     shape = config.model.shape(vocab=corpus.facts.vocab, context=config.context)
     model = Decoder(shape, seed=config.seed)
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    with _closed(open_session(model, config.optimizer, seat)) as session:
+    with _closed(open_session(model, config, seat)) as session:
         rank = _RankRun(run, seat, session, corpus)
         if seat.rank == 0:
             rank.introduce(parameters)

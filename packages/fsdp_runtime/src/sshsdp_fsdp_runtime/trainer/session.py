@@ -12,15 +12,14 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from sshsdp_fsdp_runtime import ShardedModule, Sharding, Update, fully_shard, is_matrix
+from sshsdp_fsdp_runtime import ShardedModule, Update, fully_shard, is_matrix
 from sshsdp_fsdp_runtime.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
-from sshsdp_fsdp_runtime.trainer.config import OptimizerConfig
+from sshsdp_fsdp_runtime.trainer.config import TrainConfig
 from sshsdp_fsdp_runtime.trainer.errors import InputError
 from sshsdp_fsdp_runtime.trainer.model import Decoder
 from sshsdp_fsdp_runtime.trainer.seat import Seat
-from sshsdp_shardchain import Degrees
 from sshsdp_updates import AdamW
-from sshsdp_zerosm import Transport, connect
+from sshsdp_zerosm import Topology, Transport, connect
 
 
 class Session(Protocol):
@@ -71,19 +70,20 @@ class Session(Protocol):
         ...
 
 
-OpenSession = Callable[[Decoder, OptimizerConfig, Seat], Session]
+OpenSession = Callable[[Decoder, TrainConfig, Seat], Session]
 
 
 class ShardedSession:
     """A session of the sharded runtime: weights, gradients and state spread over all ranks."""
 
-    def __init__(self, model: Decoder, config: OptimizerConfig, seat: Seat) -> None:
-        self._transport: Transport = connect(seat.rank, seat.world, seat.store)
-        matrices = AdamW(lr=config.lr, betas=config.betas, weight_decay=config.weight_decay)
-        others = AdamW(lr=config.lr, betas=config.betas, weight_decay=0.0)
+    def __init__(self, model: Decoder, config: TrainConfig, seat: Seat) -> None:
+        nodes, chosen = config.nodes, config.optimizer
+        topology = None if nodes is None else Topology(nodes, seat.world // nodes)
+        self._transport: Transport = connect(seat.rank, seat.world, seat.store, topology=topology)
+        matrices = AdamW(lr=chosen.lr, betas=chosen.betas, weight_decay=chosen.weight_decay)
+        others = AdamW(lr=chosen.lr, betas=chosen.betas, weight_decay=0.0)
         sharded = fully_shard(
             model,
-            sharding=[Sharding("**", Degrees(seat.world, seat.world, seat.world))],
             groups=["layers.*"],
             updates=[
                 Update("**", matrices, where=is_matrix),
