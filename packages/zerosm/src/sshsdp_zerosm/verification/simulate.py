@@ -2,11 +2,10 @@
 
 import heapq
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sshsdp_zerosm.errors import DeadlockError
 from sshsdp_zerosm.ops import Fence, Op, Pull, Put, Reduce, Signal, Wait
-from sshsdp_zerosm.region import Region
 from sshsdp_zerosm.schedule import Schedule
 from sshsdp_zerosm.topology import Topology
 from sshsdp_zerosm.verification.traffic import Traffic, op_traffic
@@ -65,7 +64,7 @@ def simulate(schedule: Schedule, topology: Topology, rates: Rates) -> Simulation
         rates: of links and processors.
 
     Raises:
-        ValueError: a schedule of another world.
+        ValueError: a schedule of another world, or one that reads memory of another node.
         DeadlockError: some rank waits for a signal that never comes.
     """
     if schedule.world != topology.world:
@@ -75,8 +74,23 @@ def simulate(schedule: Schedule, topology: Topology, rates: Rates) -> Simulation
     return Simulation(tuple(model.now), tuple(model.moved))
 
 
+@dataclass(eq=False, slots=True)
+class _Transfer:
+    """A put to another node.
+
+    Attributes:
+        put: what is copied.
+        end: when it is there; None while it queues.
+        signals: channels whose signals follow it.
+    """
+
+    put: Put
+    end: float | None = None
+    signals: list[str] = field(default_factory=list)
+
+
 class _Model:
-    """Ranks in the order of their clocks."""
+    """Ranks, and their links to other nodes, in the order of their clocks."""
 
     def __init__(self, schedule: Schedule, topology: Topology, rates: Rates) -> None:
         ranks = range(schedule.world)
@@ -89,85 +103,131 @@ class _Model:
         self.now = [0.0 for _ in ranks]
         self.moved = [Traffic(0, 0) for _ in ranks]
         self._free: dict[tuple[str, int], float] = {}  # link -> when its last transfer ends
-        self._sending: list[list[tuple[Region, float]]] = [[] for _ in ranks]
-        self._sent: dict[tuple[int, int], float] = {}  # (source, target) -> end of the last put
+        self._queues: list[deque[_Transfer]] = [deque() for _ in ranks]
+        self._sent: list[list[_Transfer]] = [[] for _ in ranks]
         self._signals: dict[tuple[int, str, int], list[float]] = {}
         self._waited: dict[tuple[int, str, int], int] = {}
-        self._asleep: dict[tuple[int, str, int], bool] = {}
-        self._heap = [(0.0, rank) for rank in ranks]
+        self._asleep: set[tuple[int, str, int]] = set()
+        self._fencing: set[int] = set()
+        # Ordered by time, then links (0) before ranks (1).
+        self._heap = [(0.0, 1, rank) for rank in ranks]
 
     def run(self) -> None:
         """Until nobody can go on."""
         while self._heap:
-            _, rank = heapq.heappop(self._heap)
-            if self._todo[rank] and self._step(rank, self._todo[rank][0]):
+            time, is_rank, rank = heapq.heappop(self._heap)
+            if not is_rank:
+                self._send(time, rank)
+            elif self._todo[rank] and self._step(rank, self._todo[rank][0]):
                 self._todo[rank].popleft()
-                heapq.heappush(self._heap, (self.now[rank], rank))
+                self._wake(rank)
         waiting = [f"rank {rank}: {todo[0]}" for rank, todo in enumerate(self._todo) if todo]
         if waiting:
             raise DeadlockError("no rank can go on\n" + "\n".join(waiting))
 
+    def _wake(self, rank: int) -> None:
+        heapq.heappush(self._heap, (self.now[rank], 1, rank))
+
     def _step(self, rank: int, op: Op) -> bool:
-        """Do it; False if it has to wait for a signal that isn't sent yet."""
-        rates = self._rates
+        """Do it; False if it has to wait, and who it waits for will wake the rank."""
         match op:
             case Pull() | Put():
-                self._copy(rank, op)
+                if not self._copy(rank, op):
+                    return False
             case Reduce():
-                self.now[rank] += sum(source.nbytes for source in op.sources) / rates.reduce
+                nbytes = sum(source.nbytes for source in op.sources)
+                self.now[rank] += nbytes / self._rates.reduce
             case Fence():
-                ends = [end for region, end in self._sending[rank] if region.overlaps(op.source)]
-                self.now[rank] = max([self.now[rank], *ends])
+                return self._fence(rank, op)
             case Signal():
                 for peer in op.to:
                     self._signal(rank, op.channel, peer)
             case Wait():
                 return self._wait(rank, op)
-        moved = op_traffic(op, rank, self._topology)
-        before = self.moved[rank]
-        self.moved[rank] = Traffic(before.within + moved.within, before.between + moved.between)
+        self.moved[rank] = Traffic.sum((self.moved[rank], op_traffic(op, rank, self._topology)))
         return True
 
-    def _copy(self, rank: int, op: Pull | Put) -> None:
+    def _copy(self, rank: int, op: Pull | Put) -> bool:
         source, target, nbytes = op.source.rank, op.target.rank, op.source.nbytes
         if source == target:
             self.now[rank] += nbytes / self._rates.within
         elif self._same_node(source, target):
-            seconds = self._rates.within_latency + nbytes / self._rates.within
-            self.now[rank] = self._transfer("within", source, target, self.now[rank], seconds)
+            links = ("out", source), ("in", target)
+            start = max(self.now[rank], *(self._free.get(link, 0.0) for link in links))
+            if start > self.now[rank]:
+                self.now[rank] = start
+                self._wake(rank)
+                return False
+            self.now[rank] += self._rates.within_latency + nbytes / self._rates.within
+            self._free.update(dict.fromkeys(links, self.now[rank]))
+        elif isinstance(op, Put):
+            transfer = _Transfer(op)
+            self._sent[rank].append(transfer)
+            self._queues[rank].append(transfer)
+            if len(self._queues[rank]) == 1:
+                start = max(self.now[rank], self._free.get(("node out", rank), 0.0))
+                heapq.heappush(self._heap, (start, 0, rank))
         else:
-            seconds = nbytes / self._rates.between
-            end = self._transfer("between", source, target, self.now[rank], seconds)
-            self._sending[rank].append((op.source, end))
-            self._sent[source, target] = end
+            raise ValueError(f"expected memory of the own node, got {op}: its owner has to put it")
+        return True
 
-    def _transfer(self, kind: str, source: int, target: int, at: float, seconds: float) -> float:
-        out, into = (f"{kind} out", source), (f"{kind} in", target)
-        end = max(at, self._free.get(out, 0.0), self._free.get(into, 0.0)) + seconds
-        self._free[out] = self._free[into] = end
-        return end
+    def _send(self, time: float, rank: int) -> None:
+        """Start the next transfer to another node, unless its target is busy."""
+        transfer = self._queues[rank][0]
+        target = transfer.put.target.rank
+        start = self._free.get(("node in", target), 0.0)
+        if start > time:
+            heapq.heappush(self._heap, (start, 0, rank))
+            return
+        end = time + transfer.put.source.nbytes / self._rates.between
+        self._free["node in", target] = self._free["node out", rank] = transfer.end = end
+        self._queues[rank].popleft()
+        if self._queues[rank]:
+            heapq.heappush(self._heap, (end, 0, rank))
+        for channel in transfer.signals:
+            self._deliver(rank, channel, target, end + self._rates.between_latency)
+        if rank in self._fencing:
+            self._fencing.discard(rank)
+            self._wake(rank)
+
+    def _fence(self, rank: int, op: Fence) -> bool:
+        ends = [
+            transfer.end for transfer in self._sent[rank] if transfer.put.source.overlaps(op.source)
+        ]
+        if None in ends:
+            self._fencing.add(rank)
+            return False
+        self.now[rank] = max([self.now[rank], *(end for end in ends if end is not None)])
+        return True
 
     def _signal(self, rank: int, channel: str, peer: int) -> None:
         if self._same_node(rank, peer):
-            arrival = self.now[rank] + self._rates.within_latency
+            self._deliver(rank, channel, peer, self.now[rank] + self._rates.within_latency)
+            return
+        puts = [transfer for transfer in self._sent[rank] if transfer.put.target.rank == peer]
+        if puts and puts[-1].end is None:
+            puts[-1].signals.append(channel)
         else:
-            sent = max(self.now[rank], self._sent.get((rank, peer), 0.0))
-            arrival = sent + self._rates.between_latency
+            sent = max([self.now[rank], *(put.end or 0.0 for put in puts[-1:])])
+            self._deliver(rank, channel, peer, sent + self._rates.between_latency)
+
+    def _deliver(self, rank: int, channel: str, peer: int, arrival: float) -> None:
         key = rank, channel, peer
         self._signals.setdefault(key, []).append(arrival)
-        if self._asleep.pop(key, False):
-            heapq.heappush(self._heap, (max(self.now[peer], arrival), peer))
+        if key in self._asleep:
+            self._asleep.discard(key)
+            self._wake(peer)
 
     def _wait(self, rank: int, op: Wait) -> bool:
         key = op.source, op.channel, rank
-        need = self._waited.get(key, 0) + 1 - op.credit
+        count = self._waited.get(key, 0) + 1
         arrivals = self._signals.get(key, [])
-        if len(arrivals) < need:
-            self._asleep[key] = True
+        if len(arrivals) < count - op.credit:
+            self._asleep.add(key)
             return False
-        if need > 0:
-            self.now[rank] = max(self.now[rank], arrivals[need - 1])
-        self._waited[key] = need + op.credit
+        if count > op.credit:
+            self.now[rank] = max(self.now[rank], arrivals[count - op.credit - 1])
+        self._waited[key] = count
         return True
 
     def _same_node(self, one: int, other: int) -> bool:
