@@ -3,6 +3,11 @@
 from itertools import product
 
 import pytest
+from hypothesis import settings
+
+# A busy machine is no fault: time is measured in benchmarks/.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 
 def _split(elements, parts):

@@ -4,7 +4,17 @@ import re
 
 import pytest
 
-from sshsdp_shardchain import Degrees, Layout, Level, Placement, Range, ShardChain
+from sshsdp_shardchain import (
+    Degrees,
+    Layout,
+    Level,
+    Member,
+    Pack,
+    Placement,
+    Range,
+    ShardChain,
+    plan_layout,
+)
 
 CHAIN = ShardChain(8, Degrees(1, 2, 4), 8)
 LAYOUT = Layout.pack([("layers.0.weight", 4), ("layers.1.weight", 4)], Degrees(1, 1, 2), 2)
@@ -58,6 +68,16 @@ CASES = {
     ),
     "expected members within the buffer of 8 elements, got 'a' ending at 9; "
     "enlarge the buffer": lambda: Layout((Placement("a", 0, 9),), CHAIN),
+    "expected 0 or more elements, got -2 for member 'v'; pass its numel": lambda: Member("v", -2),
+    "expected a unit and bytes per element of 1 or more in member 'v', got unit=0, "
+    "bytes_per_element=6; use unit=1 where it may be cut anywhere": lambda: Member("v", 8, 0, 6),
+    "expected at least one member in a pack, got none; leave it out": lambda: Pack(()),
+    "expected a padding budget of 0 or more, got budget=-0.1; 0.03 allows 3%": lambda: plan_layout(
+        [], Degrees(1, 1, 1), 1, budget=-0.1
+    ),
+    "expected members of different names, got 'v' 2 times; rename all but one": lambda: plan_layout(
+        [Member("v", 1), Pack((Member("u", 1), Member("v", 2)))], Degrees(1, 1, 1), 1
+    ),
 }
 
 
@@ -80,6 +100,16 @@ def test_unknown_member_names_the_closest():
     with pytest.raises(KeyError) as caught:
         LAYOUT.fragment("bias", Level.FULL, 0)
     assert caught.value.args == ("expected one of the 2 members, got 'bias'; check the name",)
+
+
+@pytest.mark.parametrize("align", [0, -1])
+def test_packing_and_planning_refuse_the_same_alignments(align):
+    texts = set()
+    for place in (Layout.pack, plan_layout):
+        with pytest.raises(ValueError, match=f"got align={align}") as caught:
+            place([], Degrees(1, 1, 1), 1, align=align)
+        texts.add(str(caught.value))
+    assert len(texts) == 1
 
 
 @pytest.mark.parametrize("world", range(1, 13))

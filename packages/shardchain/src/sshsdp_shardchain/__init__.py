@@ -1,6 +1,7 @@
 """Which rank holds which elements: nested ZeRO shards of flattened tensor lists, as integers."""
 
 from .chain import ShardChain
+from .choice import Choice
 from .cut import Cut
 from .degrees import Degrees
 from .exchange import ChainHolders, Exchange, Holders, Holding, Part, exchange, held, parts
@@ -10,12 +11,14 @@ from .level import Level
 from .owners import Owners, Task
 from .placement import Placement
 from .placements import Placements
+from .planner import Member, Pack, plan_layout
 from .ranges import Range
 from .unit import Box, Strip, Units
 
 __all__ = [
     "Box",
     "ChainHolders",
+    "Choice",
     "Cut",
     "Degrees",
     "Exchange",
@@ -24,7 +27,9 @@ __all__ = [
     "Holding",
     "Layout",
     "Level",
+    "Member",
     "Owners",
+    "Pack",
     "Part",
     "Placement",
     "Placements",
@@ -36,4 +41,5 @@ __all__ = [
     "exchange",
     "held",
     "parts",
+    "plan_layout",
 ]

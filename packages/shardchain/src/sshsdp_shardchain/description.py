@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from .chain import ShardChain
+from .choice import Choice
 from .level import Level
 from .placement import Placement
 from .placements import Placements
@@ -11,9 +12,12 @@ _SHOWN_RANKS = 8
 _SHOWN_MEMBERS = 64
 
 
-def describe_layout(placements: Placements, chain: ShardChain) -> str:
+def describe_layout(placements: Placements, chain: ShardChain, choice: Choice | None) -> str:
     """Sizes, owners of every level, then one line per member with the ranks that update it."""
-    return "\n".join([*_header(placements, chain), *_members(placements, chain)])
+    lines = [*_header(placements, chain)]
+    if choice is not None:
+        lines.append(f"  {choice.describe()}")
+    return "\n".join([*lines, *_members(placements, chain)])
 
 
 def _header(placements: Placements, chain: ShardChain) -> Iterator[str]:

@@ -8,6 +8,7 @@ from dataclasses import astuple, dataclass, field
 from itertools import islice
 
 from .chain import ShardChain
+from .choice import Choice
 from .degrees import Degrees
 from .description import describe_layout
 from .fragment import Fragment
@@ -28,6 +29,7 @@ class Layout:
     Args:
         placements: the members, by ascending offset, without overlap.
         chain: how the buffer is cut; holds every member.
+        choice: how a planned layout came about; no part of what it is.
 
     Raises:
         ValueError: members overlap, leave the buffer or share a name.
@@ -35,6 +37,7 @@ class Layout:
 
     placements: Sequence[Placement]
     chain: ShardChain
+    choice: Choice | None = field(default=None, compare=False)
     _table: Placements = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -131,7 +134,7 @@ class Layout:
 
     def describe(self) -> str:
         """A text for people: sizes, owners of every level, members and who updates them."""
-        return describe_layout(self._table, self.chain)
+        return describe_layout(self._table, self.chain, self.choice)
 
     def signature(self) -> str:
         """SHA-256 (hex) of everything that defines the layout; equal on every rank."""
