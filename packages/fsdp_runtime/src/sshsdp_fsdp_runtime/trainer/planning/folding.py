@@ -19,14 +19,19 @@ def fold_names(names: Iterable[str]) -> tuple[Fold, ...]:
     """The names as patterns, in the order in which they appear first; every name counts once."""
     by_template: dict[tuple[str | None, ...], dict[tuple[int, ...], None]] = {}
     for name in names:
-        parts = name.split(".")
-        template = tuple(None if part.isdecimal() else part for part in parts)
-        indices = tuple(int(part) for part in parts if part.isdecimal())
-        by_template.setdefault(template, {})[indices] = None
+        template: list[str | None] = []
+        indices: list[int] = []
+        for part in name.split("."):  # a loop: there may be 100,000s of names
+            if part.isdecimal():
+                indices.append(int(part))
+                template.append(None)
+            else:
+                template.append(part)
+        by_template.setdefault(tuple(template), {})[tuple(indices)] = None
     return tuple(
-        Fold(_written(template, block), _size(block))
-        for template, indices in by_template.items()
-        for block in _blocks(sorted(indices))
+        Fold(_written(shape, block), _size(block))
+        for shape, rows in by_template.items()
+        for block in _blocks(sorted(rows))
     )
 
 

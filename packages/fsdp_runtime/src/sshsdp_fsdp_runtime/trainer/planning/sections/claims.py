@@ -44,13 +44,21 @@ def claim_rows(plan: Plan) -> tuple[ClaimRow, ...]:
         for key in _decisions(plan, claim):
             claims.setdefault(key, []).append(claim)
     kinds = ("sharding", "format", "update")
+    folded: dict[tuple[str, ...], tuple[Fold, ...]] = {}  # many rules claim the same parameters
+
+    def fold(members: list[Claim]) -> tuple[Fold, ...]:
+        names = tuple(claim.parameter.name for claim in members)
+        if names not in folded:
+            folded[names] = fold_names(names)
+        return folded[names]
+
     return tuple(
         ClaimRow(
             kind,
             decision,
             len(members),
             sum(claim.parameter.numel for claim in members),
-            fold_names(claim.parameter.name for claim in members),
+            fold(members),
         )
         for (kind, decision), members in sorted(claims.items(), key=lambda i: kinds.index(i[0][0]))
     )
