@@ -40,5 +40,6 @@ def _content(group: GroupPlan, atom: AtomPlan) -> tuple[object, ...]:
         *(atom.degrees, atom.weight_dtype, atom.main_dtype, atom.rule_index, atom.form),
         atom.layout.numel,
         tuple((p.name[start:], p.shape) for p in atom.parameters),
+        tuple(unit.name for unit in atom.units),
         tuple((place.offset, place.numel) for place in places),
     )

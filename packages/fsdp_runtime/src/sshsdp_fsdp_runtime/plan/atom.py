@@ -8,8 +8,10 @@ import torch
 
 from sshsdp_fsdp_runtime.plan.claims import Claim
 from sshsdp_fsdp_runtime.plan.model_spec import ParameterSpec
-from sshsdp_shardchain import Degrees, Layout
-from sshsdp_updates import UpdateRule
+from sshsdp_fsdp_runtime.plan.options import Options
+from sshsdp_fsdp_runtime.plan.rules import PlanError, Update, works_on_units
+from sshsdp_shardchain import Degrees, Layout, Member, plan_layout
+from sshsdp_updates import TensorUnit, UpdateRule, whole
 
 ALIGN_BYTES = 64  # a cache line, and the widest vector register
 
@@ -34,7 +36,8 @@ class AtomPlan:
         main_dtype: dtype of main weights, main gradients and, unless the rule says otherwise,
             of optimizer state; None for frozen atoms.
         rule: the update rule; None for frozen atoms.
-        rule_index: its index in the list of updates.
+        rule_index: its index in the list of updates, the first one if it is there several times.
+        units: what the rule works on at once, if on more than elements; one per parameter.
         form: how full weights come about.
     """
 
@@ -45,6 +48,7 @@ class AtomPlan:
     main_dtype: torch.dtype | None
     rule: UpdateRule | None
     rule_index: int | None
+    units: tuple[TensorUnit, ...]
     form: WeightForm
 
     @property
@@ -90,18 +94,25 @@ class AtomPlan:
 def build_atoms(
     group: str,
     claims: Iterable[Claim],
-    rules: Sequence[UpdateRule],
+    updates: Sequence[Update],
     world: int,
+    options: Options,
     form_of: Callable[[Degrees], WeightForm],
 ) -> tuple[AtomPlan, ...]:
-    """Split a group's claims into atoms, keeping the order of the model inside each."""
+    """Split a group's claims into atoms, keeping the order of the model inside each.
+
+    Members of an atom whose rule works on units are placed anew, so that few units are cut.
+
+    Raises:
+        PlanError: a parameter has no such units.
+    """
     buckets: dict[tuple[object, ...], list[Claim]] = {}
     for claim in claims:
-        degrees = claim.degrees
-        key = (degrees, claim.weight_dtype, _main_dtype(claim), claim.update)
+        rule = None if claim.update is None else id(updates[claim.update].rule)
+        key = (claim.degrees, claim.weight_dtype, _main_dtype(claim), rule)
         buckets.setdefault(key, []).append(claim)
     return tuple(
-        _build_atom(f"{group or 'root'}#{index}", members, rules, world, form_of)
+        _build_atom(f"{group or 'root'}#{index}", members, updates, world, options, form_of)
         for index, members in enumerate(buckets.values())
     )
 
@@ -115,25 +126,52 @@ def _main_dtype(claim: Claim) -> torch.dtype | None:
 
 
 def _build_atom(
-    name: str,
+    atom: str,
     claims: Sequence[Claim],
-    rules: Sequence[UpdateRule],
+    updates: Sequence[Update],
     world: int,
+    options: Options,
     form_of: Callable[[Degrees], WeightForm],
 ) -> AtomPlan:
     first = claims[0]
+    rule = None if first.update is None else updates[first.update].rule
+    align = ALIGN_BYTES // first.weight_dtype.itemsize
+    by_name = {claim.parameter.name: claim for claim in claims}
+    units = {name: _unit(claim, updates) for name, claim in by_name.items()}
+    sizes = [(name, claim.parameter.numel) for name, claim in by_name.items()]
+    if rule is None or not works_on_units(rule):
+        layout = Layout.pack(sizes, first.degrees, world, align=align)
+    else:
+        placed = [
+            Member(name, numel, _cuttable(by_name[name], units[name])) for name, numel in sizes
+        ]
+        budget = options.padding_budget
+        layout = plan_layout(placed, first.degrees, world, align=align, budget=budget)
+    names = [placement.name for placement in layout.placements]
     return AtomPlan(
-        name=name,
-        parameters=tuple(claim.parameter for claim in claims),
-        layout=Layout.pack(
-            [(claim.parameter.name, claim.parameter.numel) for claim in claims],
-            first.degrees,
-            world,
-            align=ALIGN_BYTES // first.weight_dtype.itemsize,
-        ),
+        name=atom,
+        parameters=tuple(by_name[name].parameter for name in names),
+        layout=layout,
         weight_dtype=first.weight_dtype,
         main_dtype=_main_dtype(first),
-        rule=None if first.update is None else rules[first.update],
-        rule_index=first.update,
+        rule=rule,
+        rule_index=next((i for i, update in enumerate(updates) if update.rule is rule), None),
+        units=tuple(units[name] for name in names),
         form=form_of(first.degrees),
     )
+
+
+def _unit(claim: Claim, updates: Sequence[Update]) -> TensorUnit:
+    update = None if claim.update is None else updates[claim.update]
+    return whole() if update is None or update.unit is None else update.unit
+
+
+def _cuttable(claim: Claim, unit: TensorUnit) -> int:
+    """Elements between which a parameter is best cut: those of a unit, or all of them."""
+    parameter = claim.parameter
+    try:
+        units = unit.grid(parameter.shape).units
+    except ValueError as error:
+        raise PlanError(f"parameter {parameter.name!r}: {error}") from None
+    sizes = {strip.numel for strip in units.strips}
+    return max(sizes.pop() if units.contiguous and len(sizes) == 1 else parameter.numel, 1)

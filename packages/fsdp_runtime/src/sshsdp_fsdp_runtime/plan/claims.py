@@ -9,7 +9,7 @@ import torch
 
 from sshsdp_fsdp_runtime.plan.model_spec import ModelSpec, ParameterSpec
 from sshsdp_fsdp_runtime.plan.patterns import matches
-from sshsdp_fsdp_runtime.plan.rules import Cast, PlanError, Sharding, Update
+from sshsdp_fsdp_runtime.plan.rules import Cast, PlanError, Sharding, Update, works_on_units
 from sshsdp_shardchain import Degrees
 from sshsdp_zerosm import Topology
 
@@ -42,6 +42,13 @@ def claim_parameters(
     """
     for shard_rule in sharding:
         _check_degrees(shard_rule, topology, form)
+    for claimed in updates:
+        if claimed.unit is not None and not works_on_units(claimed.rule):
+            raise PlanError(
+                f"Update({claimed.pattern!r}): expected a rule that works on units, got "
+                f"unit={claimed.unit.name} for {claimed.rule.name!r}, which works on elements; "
+                "leave the unit out"
+            )
     for rule in formats:
         if not rule.dtype.is_floating_point:
             raise PlanError(

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sshsdp_fsdp_runtime.plan.atom import AtomPlan
+from sshsdp_updates import ROW
 
 if TYPE_CHECKING:
     from sshsdp_fsdp_runtime.plan.plan import Plan
@@ -66,6 +67,7 @@ ROLES = {
     "main_grads": "main gradients",
     "main_weights": "main weights",
     "partials": "partial sums",
+    "temporaries": "update temporaries",
     "votes": "votes",
 }  # what each arena of the storage is for; slots without their number
 
@@ -92,6 +94,13 @@ def _state(atom: AtomPlan) -> int:
     assert atom.rule is not None
     assert atom.main_dtype is not None
     numel = atom.chunk_numel(atom.degrees.zero1)
+    fields = atom.rule.state_fields()
+    rows = sum(
+        unit.grid(parameter.shape).rows
+        for parameter, unit in zip(atom.parameters, atom.units, strict=True)
+        if any(field.unit == ROW for field in fields)
+    )
     return sum(
-        numel * (field.dtype or atom.main_dtype).itemsize for field in atom.rule.state_fields()
+        (rows if field.unit == ROW else numel) * (field.dtype or atom.main_dtype).itemsize
+        for field in fields
     )

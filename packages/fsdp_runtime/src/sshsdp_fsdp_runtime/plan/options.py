@@ -16,6 +16,8 @@ class Options:
         average: ``mean`` divides summed gradients by the number of ranks, ``sum`` does not.
         slots: buffers that the groups of a model take turns with, for gathered weights
             (private form) and for gradients of one microbatch.
+        padding_budget: padding allowed in a list whose optimizer works on units, as a share of
+            its elements, so that fewer of them are cut.
         poison: fill released and unused bytes with NaN, to find reads of them.
         skip_nonfinite: a step whose gradient norm is infinite or NaN changes nothing.
     """
@@ -23,6 +25,7 @@ class Options:
     form: Literal["auto", "shared", "private"] = "auto"
     average: Literal["mean", "sum"] = "mean"
     slots: int = 2
+    padding_budget: float = 0.03
     poison: bool = False
     skip_nonfinite: bool = True
 
@@ -33,6 +36,10 @@ class Options:
             raise ValueError(f"expected average 'mean' or 'sum', got {self.average!r}")
         if self.slots < 1:
             raise ValueError(f"expected at least 1 slot, got {self.slots}; 2 is the default")
+        if not self.padding_budget >= 0:
+            raise ValueError(
+                f"expected a padding budget of 0 or more, got {self.padding_budget}; 0.03 allows 3%"
+            )
         if self.poison and self.form == "shared":
             raise ValueError(
                 "expected poison=False with form='shared', got True: a shared mapping is never "

@@ -21,8 +21,9 @@ from sshsdp_fsdp_runtime.plan.model_spec import ModelSpec
 from sshsdp_fsdp_runtime.plan.options import Options
 from sshsdp_fsdp_runtime.plan.rules import Cast, PlanError, Sharding, Update
 from sshsdp_fsdp_runtime.plan.storage import Storage
+from sshsdp_fsdp_runtime.plan.work import plan_work
 from sshsdp_shardchain import Degrees
-from sshsdp_updates import AdamW
+from sshsdp_updates import AdamW, UpdatePlan
 from sshsdp_zerosm import Topology
 
 
@@ -38,6 +39,7 @@ class Plan:
         groups: runtime groups in the order of the forward pass, the root last.
         updates: one line per update rule, for signature and description.
         storage: where every buffer lies.
+        update_plans: who works on what, per update rule.
     """
 
     spec: ModelSpec
@@ -47,6 +49,7 @@ class Plan:
     groups: tuple[GroupPlan, ...]
     updates: tuple[str, ...]
     storage: Storage
+    update_plans: tuple[UpdatePlan, ...]
 
     @property
     def world(self) -> int:
@@ -84,6 +87,7 @@ class Plan:
                 self.updates,
             ),
             "layout": layouts,
+            "updates": [plan.signature() for plan in self.update_plans],
         }
         return {
             key: hashlib.sha256(repr(value).encode()).hexdigest() for key, value in content.items()
@@ -100,6 +104,7 @@ class Plan:
         for group in self.groups:
             lines.append(f"group {group.label} (slot {group.slot})")
             lines += [line for atom in group.atoms for line in _describe_atom(atom)]
+        lines += [plan.describe() for plan in self.update_plans]
         return "\n".join([*lines, self.forecast().describe()])
 
 
@@ -172,11 +177,11 @@ def build_plan(
     members: dict[str, list[Claim]] = {module: [] for module in [*modules, ROOT]}
     for claim in claims:
         members[home_of(claim.parameter, members)].append(claim)
-    rules = [update.rule for update in updates]
     placed = tuple(
-        GroupPlan(module, slots[module], build_atoms(module, own, rules, world, form_of))
+        GroupPlan(module, slots[module], build_atoms(module, own, updates, world, options, form_of))
         for module, own in members.items()
     )
+    work = plan_work([atom for group in placed for atom in group.atoms], world)
     return Plan(
         spec=spec,
         topology=topology,
@@ -184,5 +189,6 @@ def build_plan(
         claims=claims,
         groups=placed,
         updates=tuple(f"{update.pattern}: {update.rule!r}" for update in updates),
-        storage=Storage.of(spec, placed, topology),
+        storage=Storage.of(spec, placed, topology, max((plan.nbytes for plan in work), default=0)),
+        update_plans=work,
     )

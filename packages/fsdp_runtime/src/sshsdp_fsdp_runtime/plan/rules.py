@@ -7,7 +7,7 @@ import torch
 
 from sshsdp_fsdp_runtime.plan.model_spec import ParameterSpec
 from sshsdp_shardchain import Degrees
-from sshsdp_updates import UpdateRule
+from sshsdp_updates import StageKind, TensorUnit, UpdateRule
 
 
 class PlanError(ValueError):
@@ -17,6 +17,11 @@ class PlanError(ValueError):
 def is_matrix(parameter: ParameterSpec) -> bool:
     """Predicate for `Update.where`: the parameter has two or more dimensions."""
     return len(parameter.shape) >= 2
+
+
+def works_on_units(rule: UpdateRule) -> bool:
+    """Whether a rule has stages that need whole units of a tensor."""
+    return any(stage.kind is StageKind.UNITS for stage in rule.stages())
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +45,13 @@ class Cast:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """Trainable parameters that match `pattern` (and `where`) are updated by `rule`."""
+    """Trainable parameters that match `pattern` (and `where`) are updated by `rule`.
+
+    A rule that works on matrices, like Muon, works on a `unit` at a time: a head, an expert, or
+    the whole tensor, which None means.
+    """
 
     pattern: str
     rule: UpdateRule
     where: Callable[[ParameterSpec], bool] | None = None
+    unit: TensorUnit | None = None

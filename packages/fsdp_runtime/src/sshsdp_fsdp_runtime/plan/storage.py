@@ -74,8 +74,17 @@ class Storage:
     _bases: dict[tuple[str, Field], tuple[str, int]]  # allocated fields: arena and offset
 
     @classmethod
-    def of(cls, spec: ModelSpec, groups: Sequence[GroupPlan], topology: Topology) -> "Storage":
-        """Place the fields of all atoms of `groups`, and what ranks need to talk about them."""
+    def of(
+        cls, spec: ModelSpec, groups: Sequence[GroupPlan], topology: Topology, update_bytes: int
+    ) -> "Storage":
+        """Place the fields of all atoms of `groups`, and what ranks need to talk about them.
+
+        Args:
+            spec: the model.
+            groups: its runtime groups.
+            topology: how the ranks lie on nodes.
+            update_bytes: temporaries of the optimizer.
+        """
         arenas: list[ArenaPlan] = []
         bases: dict[tuple[str, Field], tuple[str, int]] = {}
         atoms = [atom for group in groups for atom in group.atoms]
@@ -84,6 +93,8 @@ class Storage:
             bases.update({key: (arena.name, offset) for key, offset in entries})
         if partials := _partial_bytes(atoms, topology):
             arenas.append(ArenaPlan(PARTIALS, partials, shared=False))
+        if update_bytes:
+            arenas.append(ArenaPlan(TEMPORARIES, update_bytes, shared=False))
         if topology.world > 1:
             arenas.append(ArenaPlan("votes", Votes.of(spec, groups, topology).nbytes, shared=False))
         return cls(tuple(arenas), topology, bases)
@@ -160,6 +171,8 @@ def align_bytes(nbytes: int) -> int:
 
 
 PARTIALS = "partials"  # arena for sums of one node's gradients on their way between nodes
+
+TEMPORARIES = "temporaries"  # arena of what the optimizer keeps for the time of a step
 
 CHUNK_BYTES = 2**20  # of a shard or sum that is on its way while another is worked on
 

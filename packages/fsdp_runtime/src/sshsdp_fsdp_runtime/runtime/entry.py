@@ -74,7 +74,7 @@ def optimizer_entries(state: RuntimeState) -> Iterator[CheckpointEntry]:
     rank = state.transport.rank
     for field in state.optimizer.fields():
         handle = state.by_name[field.name]
-        empty = handle.spec.numel == 0
+        once = field.replicated or handle.spec.numel == 0
         yield CheckpointEntry(
             key=f"optimizer.state.{field.name}.{field.field}",
             shape=field.shape,
@@ -82,7 +82,7 @@ def optimizer_entries(state: RuntimeState) -> Iterator[CheckpointEntry]:
             start=field.fragment.start,
             stop=field.fragment.stop,
             tensor=field.tensor,
-            writes=rank == 0 if empty else rank < handle.buffers.atom.degrees.zero1,
+            writes=rank == 0 if once else rank < handle.buffers.atom.degrees.zero1,
         )
 
 

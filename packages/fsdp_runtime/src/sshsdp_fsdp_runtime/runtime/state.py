@@ -6,9 +6,11 @@ import torch
 from torch import nn
 
 from sshsdp_fsdp_runtime.plan import Plan, ScheduleBook, Votes
+from sshsdp_fsdp_runtime.plan.storage import TEMPORARIES
 from sshsdp_fsdp_runtime.runtime.ballot import Ballot
 from sshsdp_fsdp_runtime.runtime.buffers import Buffers
 from sshsdp_fsdp_runtime.runtime.finishing import Finishing
+from sshsdp_fsdp_runtime.runtime.fragment_exchange import TransportExchange
 from sshsdp_fsdp_runtime.runtime.gradient_group import GradientGroup, GradientSlot
 from sshsdp_fsdp_runtime.runtime.gradients import Gradients
 from sshsdp_fsdp_runtime.runtime.handle import ParameterHandle
@@ -16,7 +18,7 @@ from sshsdp_fsdp_runtime.runtime.initial_values import distribute
 from sshsdp_fsdp_runtime.runtime.passes import Passes
 from sshsdp_fsdp_runtime.runtime.steps import ExchangeReducer, Steps, WeightUpdate
 from sshsdp_fsdp_runtime.runtime.weights import WeightGroup, WeightSlot
-from sshsdp_shardchain import Level
+from sshsdp_shardchain import ChainHolders, Level
 from sshsdp_updates import ShardedOptimizer, UpdateList, UpdateMember
 from sshsdp_zerosm import Program, Schedule, Transport
 
@@ -161,6 +163,7 @@ class RuntimeState:
             reducer=ExchangeReducer(self.transport),
             steps=Steps(self.gradients, self.update),
             skip_nonfinite=self.plan.options.skip_nonfinite,
+            exchange=TransportExchange(self.transport, self.buffers.arenas.get(TEMPORARIES)),
         )
 
     def _update_list(self, name: str) -> UpdateList:
@@ -177,12 +180,14 @@ class RuntimeState:
                     parameter=self.by_name[spec.name].parameter,
                     fragment=atom.layout.fragment(spec.name, Level.ZERO1, rank),
                     shape=spec.shape,
+                    unit=unit,
                 )
-                for spec in atom.parameters
+                for spec, unit in zip(atom.parameters, atom.units, strict=True)
             ),
             main_weight=buffers.truth,
             main_grad=buffers.main_grad.tensor,
             counted=rank < atom.degrees.zero1,
+            holders=ChainHolders(atom.layout),
         )
 
     def close(self) -> None:

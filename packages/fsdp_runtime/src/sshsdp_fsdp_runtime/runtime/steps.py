@@ -106,12 +106,15 @@ class ExchangeReducer:
 
     def all_reduce(self, tensor: torch.Tensor, op: Literal["sum", "max"]) -> None:
         """Replace `tensor` in place by the sum or maximum over ranks, bit-equal on every rank."""
-        messages = self._transport.exchange(tensor.numpy().tobytes())
-        parts = [
-            torch.frombuffer(bytearray(message), dtype=tensor.dtype).view(tensor.shape)
-            for message in messages
-        ]
+        flat = tensor.view(-1)
+        limit = self._transport.max_exchange_bytes // tensor.dtype.itemsize
+        for start in range(0, flat.numel(), limit):
+            self._all_reduce(flat[start : start + limit], op)
+
+    def _all_reduce(self, piece: torch.Tensor, op: Literal["sum", "max"]) -> None:
+        messages = self._transport.exchange(piece.numpy().tobytes())
+        parts = [torch.frombuffer(bytearray(message), dtype=piece.dtype) for message in messages]
         total = parts[0]
         for part in parts[1:]:
             total = total + part if op == "sum" else torch.maximum(total, part)
-        tensor.copy_(total)
+        piece.copy_(total)
