@@ -19,7 +19,7 @@ from sshsdp_zerosm import (
     traffic,
 )
 
-from .stories import Story
+from .stories import Story, changed
 
 RATES = Rates(within=1000.0, between=100.0, reduce=500.0, within_latency=0.01, between_latency=0.5)
 A = [Region("a", rank, 0, 100) for rank in range(4)]
@@ -95,3 +95,24 @@ def test_distribution_within_a_node_overlaps_arrivals():
     arrival, pulls = shard / rates.between, 3 * shard / rates.within
     assert seconds(shard) == pytest.approx(arrival + pulls)
     assert seconds(shard // 16) == pytest.approx(arrival + pulls / 16)
+
+
+@pytest.mark.parametrize("nodes", [4, 8, 16])
+@pytest.mark.parametrize("algorithm", ["gather", "scatter"])
+def test_time_between_nodes_stays_at_the_bound_as_nodes_grow(algorithm, nodes):
+    """Rotated puts never meet at one receiver. Put in rank order instead, they queue."""
+    topology = Topology(nodes, 1)
+    rates = Rates(within=1e12, between=1e3, reduce=1e12)
+    story = Story(topology, tuple(range(nodes)), (64,) * nodes, chunk_bytes=256)
+    schedule = story.schedule(algorithm)
+    bound = (nodes - 1) * 256 / rates.between
+
+    def in_rank_order(phase, rank, ops):
+        puts = iter(
+            sorted((op for op in ops if isinstance(op, Put)), key=lambda op: op.target.rank)
+        )
+        return [next(puts) if isinstance(op, Put) else op for op in ops]
+
+    assert max(simulate(schedule, topology, rates).seconds) == pytest.approx(bound)
+    mobbed = changed(schedule, in_rank_order)
+    assert max(simulate(mobbed, topology, rates).seconds) > 1.2 * bound
