@@ -1,6 +1,9 @@
-"""Every builder computes what plain torch does, in any interleaving, and on both transports."""
+"""Every builder computes what plain torch does, in any interleaving, and on all transports."""
 
 import itertools
+import random
+import time
+from dataclasses import astuple, replace
 
 import pytest
 import torch
@@ -8,9 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from testing.ranks import run_ranks
 
-from sshsdp_zerosm import connect
+from sshsdp_zerosm import Counters, Region, all_gather_pull, by_rank, connect
 
 ALGORITHMS = ("pull", "push", "reduce_scatter", "all_reduce")
+HIERARCHICAL = (
+    "hierarchical_all_gather",
+    "hierarchical_reduce_scatter",
+    "hierarchical_all_reduce",
+    "push",
+)
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 
 
@@ -44,38 +53,122 @@ def test_loopback_equals_plain_torch_in_any_interleaving(
 ):
     world, group, counts, scale, offset, seed = shape
     case = make_case(algorithm, world, group, counts, dtype, scale, 3, offset)
-    for rank, got in enumerate(play_loopback(case, seed)):
+    for rank, got in enumerate(play_loopback(case, seed)[0]):
         assert equal(got, case.expected(rank))
 
 
-def grid(make_case, world):
-    """Uneven, empty and chunk-crossing sizes, and a smaller group in another order."""
+def grid(make_case, layout):
+    """Uneven, empty and chunk-crossing sizes on all ranks; smaller groups in another order."""
+    world, nodes = layout.world, layout.topology.nodes
+    everyone, common = tuple(range(world)), {"nodes": nodes, "scale": 1 / 3}
     sizes = [(5,) * world, tuple(range(world)), (0,) * world, (70_001,) + (3,) * (world - 1)]
+    algorithms = HIERARCHICAL if nodes > 1 else ALGORITHMS
     cases = [
-        make_case(algorithm, world, tuple(range(world)), counts, dtype, 1 / 3)
-        for algorithm, counts, dtype in itertools.product(ALGORITHMS, sizes, DTYPES)
+        make_case(algorithm, world, everyone, counts, dtype, offset=offset, **common)
+        for algorithm, (counts, offset), dtype in itertools.product(
+            algorithms, zip(sizes, (0, 8, 0, 64), strict=True), DTYPES
+        )
     ]
-    group = tuple(reversed(range(world)))[: max(1, world - 1)]
-    counts = tuple(4 + index for index in range(len(group)))
-    return cases + [make_case(algorithm, world, group, counts) for algorithm in ALGORITHMS]
+    part = everyone[::-1][: max(1, world - 1)]
+    own_node = tuple(layout.topology.ranks_of(nodes - 1))[::-1]
+    for group, of in ((part, algorithms), (own_node, ALGORITHMS)):
+        counts = tuple(4 + index for index in range(len(group)))
+        cases += [make_case(algorithm, world, group, counts, nodes=nodes) for algorithm in of]
+    return cases
 
 
-@pytest.mark.parametrize("world", [1, 2, 3, 4])
-def test_shared_memory_equals_loopback_bit_for_bit(make_case, play_loopback, play, world):
-    cases = grid(make_case, world)
+@pytest.mark.parametrize(
+    "layout", ["1x1", "1x2", "1x3", "1x4", "2x1", "2x2", "3x2", "4x1"], indirect=True
+)
+def test_transports_equal_loopback_bit_for_bit_and_count_as_it_does(
+    make_case, play_loopback, play, layout
+):
+    """All cases on one transport, under random delays."""
+    cases = grid(make_case, layout)
 
     def rank_main(rank):
-        results = []
-        for case in cases:
-            with connect(rank.rank, rank.world, rank.store, kind="shared_memory") as transport:
-                results.append(play(transport, case))
-        return [None if result is None else raw(result) for result in results]
+        generator = random.Random(rank.rank)
 
-    answers = run_ranks(rank_main, world)
+        def pause():
+            if generator.random() < 0.1:
+                time.sleep(generator.random() * 0.003)
+
+        results = []
+        with layout.connect(
+            rank, kind="auto" if layout.world > 1 else "shared_memory"
+        ) as transport:
+            before = Counters()
+            for index, case in enumerate(cases):
+                result = play(transport, case, pause, f"{index} ")
+                after = replace(transport.counters)
+                counted = tuple(b - a for a, b in zip(astuple(before), astuple(after), strict=True))
+                before = after
+                results.append((None if result is None else raw(result), counted))
+        return results
+
+    answers = layout.run(rank_main)
     for index, case in enumerate(cases):
-        for rank, expected in enumerate(play_loopback(case)):
-            assert equal(expected, case.expected(rank))
-            assert answers[rank][index] == (None if expected is None else raw(expected)), case
+        expected, counters = play_loopback(case)
+        for rank in range(case.world):
+            assert equal(expected[rank], case.expected(rank)), case
+            bits, counted = answers[rank][index]
+            assert bits == (None if expected[rank] is None else raw(expected[rank])), case
+            assert counted == astuple(counters[rank]), case
+
+
+@pytest.mark.parametrize("layout", ["2x2", "3x2", "4x1"], indirect=True)
+def test_each_byte_crosses_between_nodes_once(make_case, layout):
+    """What the counters say is the lower bound of gathers and of sums of float32."""
+    world, nodes, counts = layout.world, layout.topology.nodes, (1000,) * layout.world
+    everyone, size = tuple(range(world)), 4
+    whole = size * 1000 * world
+
+    def rank_main(rank):
+        totals = []
+        with layout.connect(rank) as transport:
+            for index, algorithm in enumerate(HIERARCHICAL[:-1]):
+                case = make_case(algorithm, world, everyone, counts, rounds=1, nodes=nodes)
+                before = transport.counters.between_bytes
+                case.arenas(transport, f"{index} ")
+                program = transport.compile(case.schedule(f"{index} "))
+                transport.publish()
+                for phase in case.phases:
+                    if phase != "fill":
+                        program.run(phase)
+                totals.append(transport.counters.between_bytes - before)
+        return totals
+
+    gather, scatter, reduce = (sum(totals) for totals in zip(*layout.run(rank_main), strict=True))
+    assert gather == whole * (nodes - 1)
+    assert scatter == whole * (nodes - 1)
+    assert reduce == 2 * whole * (nodes - 1)
+
+
+def test_two_nodes_worth_of_groups_run_as_one_program(layout):
+    """Every rank takes part in its own node's gather, under one name."""
+    topology = layout.topology
+
+    def part(rank):
+        group = topology.ranks_of(topology.node_of(rank))
+        return all_gather_pull(
+            "node",
+            shards=[Region("in", member, 0, 8) for member in group],
+            outputs=[Region("out", member, 0, 8 * len(group)) for member in group],
+            group=group,
+            world=topology.world,
+        )
+
+    def check(transport):
+        transport.arena("in", 8).tensor().fill_(transport.rank)
+        output = transport.arena("out", 8 * topology.ranks_per_node).tensor()
+        program = transport.compile(by_rank("all", world=topology.world, part=part))
+        transport.publish()
+        program.run("gather")
+        transport.barrier()
+        return output[::8].tolist()
+
+    expected = [list(topology.ranks_of(topology.node_of(at))) for at in range(topology.world)]
+    assert layout.run_connected(check) == expected
 
 
 def test_members_of_an_aliased_gather_see_what_others_wrote_before_they_published():

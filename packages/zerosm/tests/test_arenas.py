@@ -2,13 +2,12 @@
 
 import errno
 import os
-import threading
 
 import pytest
 import torch
 from testing.ranks import run_ranks
 
-from sshsdp_zerosm import Pull, Region, Schedule, TransportError, connect
+from sshsdp_zerosm import Pull, Put, Region, Schedule, TransportError, connect
 from sshsdp_zerosm.board import BOARD_BYTES
 from sshsdp_zerosm.shared_memory.memory import create, map_memory
 
@@ -16,6 +15,11 @@ from sshsdp_zerosm.shared_memory.memory import create, map_memory
 def mappings():
     with open("/proc/self/maps") as lines:
         return sum("sshsdp-" in line for line in lines)
+
+
+def threads():
+    """Of the process, torch's own included."""
+    return len(os.listdir("/proc/self/task"))
 
 
 def descriptors():
@@ -57,46 +61,84 @@ def test_every_rank_addresses_every_rank():
     everywhere(3, check)
 
 
-def test_an_arena_without_bytes_is_legal():
+def test_only_ranks_of_the_own_node_are_addressed(layout):
+    """What a shared arena is for a node, and what is said of all others."""
+    topology = layout.topology
+
     def check(transport):
+        private = transport.arena("private", 100)
+        shared = transport.arena("shared", 100, shared=True)
+        assert transport.topology == topology
+        own = set(topology.ranks_of(topology.node_of(transport.rank)))
+        private.tensor().fill_(transport.rank + 1)
+        shared.tensor()[transport.rank] = transport.rank + 1
+        transport.barrier()
+        for peer in range(transport.world):
+            assert transport.addressable(peer) == (peer in own)
+            if peer in own:
+                assert private.tensor(peer).eq(peer + 1).all()
+                assert shared.tensor(peer).data_ptr() == shared.tensor().data_ptr()
+            else:
+                with pytest.raises(TransportError, match=f"got rank {peer} of another node"):
+                    private.tensor(peer)
+        expected = [rank + 1 if rank in own else 0 for rank in range(transport.world)]
+        assert shared.tensor()[: transport.world].tolist() == expected
+        assert private.tensor().data_ptr() % 4096 == 0
+        transport.barrier()
+
+    layout.run_connected(check)
+
+
+def test_an_arena_without_bytes_is_legal(layout):
+    def check(transport):
+        before = transport.external_bytes
         for shared in (False, True):
             arena = transport.arena(f"empty{shared}", 0, shared=shared)
-            assert arena.tensor(1).view(torch.float32).shape == (0,)
-        assert transport.external_bytes == BOARD_BYTES
+            assert arena.tensor().view(torch.float32).shape == (0,)
+        assert transport.external_bytes == before
 
-    everywhere(2, check)
+    layout.run_connected(check)
 
 
-def test_external_bytes_count_pages_once_per_creator():
+@pytest.mark.parametrize(
+    ("layout", "boards", "shared"),
+    [("1x3", 1, [1, 0, 0]), ("3x1", 3, [1, 1, 1]), ("2x2", 3, [1, 0, 1, 0])],
+    indirect=["layout"],
+)
+def test_external_bytes_count_pages_once_per_creator(layout, boards, shared):
+    """And a control page for the own board and for the copy of each board of another node."""
+
     def check(transport):
         transport.arena("private", 4097)
         transport.arena("shared", 1, shared=True)
-        return transport.external_bytes - BOARD_BYTES
+        return transport.external_bytes - boards * BOARD_BYTES
 
-    assert everywhere(2, check) == [8192 + 4096, 8192]
+    assert layout.run_connected(check) == [8192 + 4096 * created for created in shared]
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_another_size_on_one_rank_is_the_same_error_on_all_and_leaves_the_transport_usable(shared):
+def test_another_size_on_one_rank_is_the_same_error_on_all_and_leaves_the_transport_usable(
+    layout, shared
+):
     def check(transport):
         with pytest.raises(TransportError, match="the same arena on all ranks") as caught:
             transport.arena("a", 64 if transport.rank == 1 else 32, shared=shared)
         transport.arena("a", 32, shared=shared)
         return str(caught.value)
 
-    answers = everywhere(3, check)
+    answers = layout.run_connected(check)
     assert len(set(answers)) == 1
     assert "rank 0: 'a' of 32 bytes" in answers[0]
     assert "rank 1: 'a' of 64 bytes" in answers[0]
 
 
-def test_more_memory_than_there_is_is_an_error_at_setup_on_all_ranks():
+def test_more_memory_than_there_is_is_an_error_at_setup_on_all_ranks(layout):
     def check(transport):
         with pytest.raises(TransportError, match="cgroup have available, got") as caught:
             transport.arena("huge", 2**50)
         return str(caught.value)
 
-    assert len(set(everywhere(2, check))) == 1
+    assert len(set(layout.run_connected(check))) == 1
 
 
 def test_a_rank_that_can_not_reserve_is_the_same_error_on_all_ranks(monkeypatch):
@@ -121,19 +163,19 @@ def _raiser(error):
     return function
 
 
-def test_arenas_end_with_seal():
+def test_arenas_end_with_seal(layout):
     def check(transport):
         transport.arena("a", 8)
         transport.seal()
         transport.seal()
         with pytest.raises(TransportError, match=r"expected all arenas before seal\(\), got 'b'"):
             transport.arena("b", 8)
-        assert transport.exchange(b"x") == [b"x", b"x"]
+        assert transport.exchange(b"x") == [b"x"] * transport.world
 
-    everywhere(2, check)
+    layout.run_connected(check)
 
 
-def test_a_taken_name_or_a_negative_size_is_refused():
+def test_a_taken_name_or_a_negative_size_is_refused(layout):
     def check(transport):
         transport.arena("a", 8)
         with pytest.raises(ValueError, match="expected a new arena name"):
@@ -141,7 +183,7 @@ def test_a_taken_name_or_a_negative_size_is_refused():
         with pytest.raises(ValueError, match="nbytes >= 0, got 'b' and -1"):
             transport.arena("b", -1)
 
-    everywhere(2, check)
+    layout.run_connected(check)
 
 
 def test_nobody_can_shrink_or_grow_the_memory_of_others():
@@ -186,20 +228,36 @@ def test_live_tensors_survive_close_and_their_memory_dies_with_them():
     run_ranks(rank_main, 2)
 
 
-def test_descriptors_mappings_and_threads_do_not_grow():
+@pytest.mark.parametrize(
+    ("layout", "mapped"), [("1x2", 4), ("2x1", 0), ("2x2", 4)], indirect=["layout"]
+)
+def test_descriptors_mappings_and_threads_do_not_grow(layout, mapped):
+    """Fifty times: connect, use, close."""
+    topology = layout.topology
+
+    def ring(at):
+        return Put(Region("a", at, 0, 8), Region("a", (at + 1) % topology.world, 1024, 8))
+
+    schedule = Schedule(
+        "ring", topology.world, {"p": tuple((ring(at),) for at in range(topology.world))}
+    )
+
     def rank_main(rank):
         counts = []
-        for _ in range(4):
-            with connect(rank.rank, 2, rank.store, timeout=30) as transport:
+        for round_ in range(50):
+            with layout.connect(rank) as transport:
                 arena = transport.arena("a", 8192)
-                for _ in range(50):
-                    transport.compile(fetch("a", "a")).run("p")
-                views = [arena.tensor(1 - rank.rank)[index:] for index in range(200)]
-                inside = mappings(), threading.active_count()
+                program = transport.compile(schedule)
+                for _ in range(20):
+                    program.run("p")
+                views = [arena.tensor()[index:] for index in range(200)]
+                transport.barrier()
                 assert len(views) == 200
-            del views, arena
-            counts.append((descriptors(), mappings(), *inside))
-        assert len(set(counts)) == 1
+                inside = mappings()
+            del views, arena, program
+            if round_ > 0:
+                counts.append((descriptors(), mappings(), threads(), inside))
+        assert len(set(counts)) == 1, counts
         return counts[0][1:]
 
-    assert run_ranks(rank_main, 2) == [(0, 4, 1)] * 2
+    assert layout.run(rank_main) == [(0, 1, mapped)] * layout.world

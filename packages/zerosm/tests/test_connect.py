@@ -7,14 +7,17 @@ import sys
 import time
 
 import pytest
+import torch
 from testing.ranks import run_ranks
-from torch.distributed import FileStore, PrefixStore
+from torch.distributed import FileStore, HashStore, PrefixStore
 
 import sshsdp_zerosm.card as card_module
 import sshsdp_zerosm.meeting as meeting_module
 import sshsdp_zerosm.shared_memory.node as node_module
-from sshsdp_zerosm import PeerDiedError, TransportError, WaitTimeoutError, connect
+from sshsdp_zerosm import PeerDiedError, Topology, TransportError, WaitTimeoutError, connect
+from sshsdp_zerosm.composite import CompositeTransport
 from sshsdp_zerosm.loopback import LoopbackTransport
+from sshsdp_zerosm.process_group import ProcessGroupTransport
 from sshsdp_zerosm.shared_memory import SharedMemoryTransport
 
 
@@ -27,11 +30,21 @@ from sshsdp_zerosm.shared_memory import SharedMemoryTransport
         ({"rank": 0, "world": 2, "kind": "loopback"}, "world 1 for kind 'loopback', got 2"),
         ({"rank": 0, "world": 1, "kind": "tcp"}, "composite, loopback, got 'tcp'"),
         ({"rank": 0, "world": 1, "timeout": 0}, "a timeout above 0 seconds, got 0"),
+        ({"rank": 0, "world": 4, "topology": Topology(3, 2)}, "a topology of 4 ranks, got 3x2"),
+        (
+            {"rank": 0, "world": 4, "topology": Topology(2, 2), "kind": "shared_memory"},
+            "one node for kind 'shared_memory', got topology 2x2",
+        ),
+        (
+            {"rank": 0, "world": 4, "topology": Topology(2, 2), "kind": "process_group"},
+            "nodes of one rank for kind 'process_group', got topology 2x2",
+        ),
     ],
 )
 def test_bad_arguments_are_refused_before_any_communication(arguments, message):
+    store = None if "a store" in message else HashStore()
     with pytest.raises(ValueError, match=message):
-        connect(**arguments)
+        connect(**arguments, store=store)
 
 
 def test_a_world_of_one_needs_no_store():
@@ -112,6 +125,118 @@ def test_ranks_of_another_host_or_container_are_the_same_clear_error(monkeypatch
     answers = run_ranks(rank_main, 3)
     assert len(set(answers)) == 1
     assert what in answers[0]
+
+
+def pretend_hosts(monkeypatch, rank, hosts):
+    """Rank r is on host ``hosts[r]``, as far as its card says."""
+    real = card_module.host_identity()
+    pretended = (f"host {hosts[rank]}", *real[1:])
+    monkeypatch.setattr(card_module, "host_identity", lambda: pretended)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "kind", "topology"),
+    [
+        ("aaaa", SharedMemoryTransport, Topology(1, 4)),
+        ("aabb", CompositeTransport, Topology(2, 2)),
+        ("abcd", ProcessGroupTransport, Topology(4, 1)),
+    ],
+)
+def test_ranks_of_a_host_are_a_node(monkeypatch, hosts, kind, topology):
+    def rank_main(rank):
+        pretend_hosts(monkeypatch, rank.rank, hosts)
+        with connect(rank.rank, 4, rank.store, timeout=30) as transport:
+            assert type(transport) is kind
+            assert transport.topology == topology
+            return transport.exchange(bytes([rank.rank]))
+
+    assert run_ranks(rank_main, 4) == [[b"\0", b"\1", b"\2", b"\3"]] * 4
+
+
+@pytest.mark.parametrize("hosts", ["aaab", "abab", "abba"])
+def test_hosts_of_unequal_size_or_mixed_ranks_are_the_same_error_on_all(monkeypatch, hosts):
+    def rank_main(rank):
+        pretend_hosts(monkeypatch, rank.rank, hosts)
+        with pytest.raises(TransportError, match="as many ranks on every host") as caught:
+            connect(rank.rank, 4, rank.store, timeout=30)
+        return str(caught.value)
+
+    answers = run_ranks(rank_main, 4)
+    assert len(set(answers)) == 1
+    assert "on host a/" in answers[0]
+    assert "on host b/" in answers[0]
+
+
+def test_a_topology_whose_node_spans_hosts_is_the_same_error_on_all(monkeypatch):
+    def rank_main(rank):
+        pretend_hosts(monkeypatch, rank.rank, "aabc")
+        with pytest.raises(TransportError, match="a node on one host and in one") as caught:
+            connect(rank.rank, 4, rank.store, timeout=30, topology=Topology(2, 2))
+        return str(caught.value)
+
+    answers = run_ranks(rank_main, 4)
+    assert len(set(answers)) == 1
+    assert "rank 2: ('host b'" in answers[0]
+
+
+def test_a_topology_may_join_hosts_of_any_kind_by_messages(monkeypatch):
+    def rank_main(rank):
+        pretend_hosts(monkeypatch, rank.rank, "aba")
+        with connect(rank.rank, 3, rank.store, timeout=30, topology=Topology(3, 1)) as transport:
+            return transport.exchange(b"x")
+
+    assert run_ranks(rank_main, 3) == [[b"x"] * 3] * 3
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ({"kind": "composite"}, "the same kind of transport .* rank 0: auto, rank 1: composite"),
+        ({"topology": Topology(2, 1)}, "the same topology .* rank 0: real, rank 1: 2x1"),
+    ],
+)
+def test_ranks_that_ask_for_different_things_get_the_same_error(what, message):
+    def rank_main(rank):
+        with pytest.raises(TransportError, match=message):
+            connect(rank.rank, 2, rank.store, timeout=30, **(what if rank.rank else {}))
+
+    run_ranks(rank_main, 2)
+
+
+def test_the_users_own_group_is_left_alone():
+    import torch.distributed as dist
+
+    def rank_main(rank):
+        with connect(rank.rank, 2, rank.store, timeout=30, kind="process_group") as transport:
+            assert not dist.is_initialized()
+            dist.init_process_group("gloo", store=rank.store, rank=rank.rank, world_size=2)
+            value = torch.tensor([rank.rank + 1])
+            dist.all_reduce(value)
+            dist.destroy_process_group()
+            assert int(value) == 3
+            return transport.exchange(b"x")
+
+    assert run_ranks(rank_main, 2) == [[b"x", b"x"]] * 2
+
+
+@pytest.mark.parametrize("kind", ["process_group", "composite", "shared_memory"])
+def test_one_rank_may_be_alone_with_any_transport(kind):
+    with connect(0, 1, kind=kind) as transport:
+        transport.arena("a", 8).tensor().fill_(1)
+        transport.seal()
+        transport.publish()
+        assert transport.exchange(b"alone") == [b"alone"]
+        assert transport.topology == Topology(1, 1)
+
+
+def test_messages_need_no_linux(monkeypatch):
+    def rank_main(rank):
+        monkeypatch.setattr(sys, "platform", "darwin")
+        with connect(rank.rank, 2, rank.store, timeout=30, kind="process_group") as transport:
+            transport.arena("a", 8)
+            return transport.exchange(b"x")
+
+    assert run_ranks(rank_main, 2) == [[b"x", b"x"]] * 2
 
 
 def test_different_worlds_or_users_are_refused(monkeypatch):
@@ -197,7 +322,7 @@ def _refuse(*_):
 
 def test_without_linux_the_reason_is_said(monkeypatch):
     monkeypatch.setattr(sys, "platform", "darwin")
-    with pytest.raises(RuntimeError, match=r"expected Linux 5.3 or newer.*use world 1 or Loopback"):
+    with pytest.raises(RuntimeError, match=r"expected Linux 5.3 or newer.*kind='process_group'"):
         connect(0, 1, kind="shared_memory")
 
 

@@ -13,6 +13,7 @@ from sshsdp_zerosm import (
     PeerDiedError,
     Schedule,
     Signal,
+    Topology,
     TransportError,
     Wait,
     WaitTimeoutError,
@@ -22,29 +23,32 @@ from sshsdp_zerosm import (
 
 
 def everyone_waits_for(source, world):
-    """Phase "wait": all other ranks wait for one signal of `source`."""
+    """Phase "wait": all other ranks wait for a signal of `source`."""
     others = tuple(rank for rank in range(world) if rank != source)
-    waits = tuple((Wait(source, "late"),) if rank != source else () for rank in range(world))
-    signals = tuple((Signal("late", others),) if rank == source else () for rank in range(world))
-    return Schedule("s", world, {"wait": waits, "signal": signals})
+    ops = tuple(
+        (Signal("late", others),) if rank == source else (Wait(source, "late"),)
+        for rank in range(world)
+    )
+    return Schedule("s", world, {"wait": ops})
 
 
 @pytest.mark.parametrize("call", ["run", "barrier", "exchange", "gather"])
-def test_a_killed_peer_is_named_on_all_others_within_a_second(call):
+def test_a_killed_peer_is_named_on_all_others_within_a_second(layout, call):
+    world = layout.world
+
     def rank_main(rank):
-        transport = connect(rank.rank, 3, rank.store, timeout=60)
-        program = transport.compile(everyone_waits_for(1, 3))
-        gather = transport.compile(all_gather_aliased("g", group=range(3), world=3))
+        transport = layout.connect(rank, timeout=60)
+        program = transport.compile(everyone_waits_for(1, world))
+        gather = transport.compile(all_gather_aliased("g", group=range(world), world=world))
         transport.barrier()
         if rank.rank == 1:
             time.sleep(0.2)
             os.kill(os.getpid(), signal.SIGKILL)
-        transport.publish()
         calls = {
             "run": lambda: program.run("wait"),
             "barrier": transport.barrier,
             "exchange": lambda: transport.exchange(b""),
-            "gather": lambda: gather.run("gather"),
+            "gather": lambda: (transport.publish(), gather.run("gather")),
         }
         start = time.monotonic()
         with pytest.raises(PeerDiedError, match="rank 1 died"):
@@ -56,16 +60,16 @@ def test_a_killed_peer_is_named_on_all_others_within_a_second(call):
         transport.close()
         return seconds
 
-    answers = run_ranks(rank_main, 3, expect_death=(1,))
-    assert max(answers[0], answers[2]) < 1.5
+    answers = layout.run(rank_main, expect_death=(1,))
+    assert max(answers[:1] + answers[2:]) < 1.5
 
 
-def test_a_peer_that_dies_while_another_is_waited_for_is_named():
-    """Rank 0 waits for rank 2, which waits for rank 1, which dies."""
+def test_a_peer_that_dies_while_another_is_waited_for_is_named(layout):
+    """Rank 0 waits for rank 2, and rank 1 dies."""
 
     def rank_main(rank):
-        transport = connect(rank.rank, 3, rank.store, timeout=60)
-        program = transport.compile(everyone_waits_for(2, 3))
+        transport = layout.connect(rank, timeout=60)
+        program = transport.compile(everyone_waits_for(2, layout.world))
         transport.barrier()
         if rank.rank == 1:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -75,36 +79,37 @@ def test_a_peer_that_dies_while_another_is_waited_for_is_named():
         with pytest.raises(PeerDiedError, match="rank 1 died"):
             program.run("wait")
 
-    run_ranks(rank_main, 3, expect_death=(1,))
+    layout.run(rank_main, expect_death=(1,))
 
 
-def test_a_late_peer_is_named_with_channel_and_counts():
+@pytest.mark.parametrize("layout", ["1x2", "2x1"], indirect=True)
+def test_a_late_peer_is_named_with_channel_and_counts(layout):
     def rank_main(rank):
-        transport = connect(rank.rank, 2, rank.store, timeout=0.3)
+        transport = layout.connect(rank, timeout=2.0)
         program = transport.compile(everyone_waits_for(1, 2))
         if rank.rank == 1:
-            program.run("signal")
-            time.sleep(1.0)
+            program.run("wait")
+            time.sleep(3.0)
             return None
         program.run("wait")
         start = time.monotonic()
         with pytest.raises(WaitTimeoutError, match="Rank 1 is alive but late") as caught:
             program.run("wait")
-        assert 0.3 <= time.monotonic() - start < 0.9
+        assert 2.0 <= time.monotonic() - start < 2.9
         error = caught.value
         return str(error), error.peer, error.channel, error.expected, error.seen
 
-    text, *details = run_ranks(rank_main, 2)[0]
+    text, *details = layout.run(rank_main)[0]
     assert details == [1, "late", 2, 1]
     assert text.startswith(
-        "rank 0 waited 0.3 s for rank 1 on channel 'late': expected a count of 2, got 1."
+        "rank 0 waited 2 s for rank 1 on channel 'late': expected a count of 2, got 1."
     )
 
 
-def test_abort_wakes_everyone_and_is_for_good():
+def test_abort_wakes_everyone_and_is_for_good(layout):
     def rank_main(rank):
-        transport = connect(rank.rank, 3, rank.store, timeout=60)
-        program = transport.compile(everyone_waits_for(0, 3))
+        transport = layout.connect(rank, timeout=60)
+        program = transport.compile(everyone_waits_for(0, layout.world))
         start = time.monotonic()
         if rank.rank == 0:
             time.sleep(0.2)
@@ -116,74 +121,78 @@ def test_abort_wakes_everyone_and_is_for_good():
             transport.barrier()
         transport.close()
 
-    run_ranks(rank_main, 3)
+    layout.run(rank_main)
 
 
-def test_an_exception_inside_the_context_aborts_with_its_text():
+def test_an_exception_inside_the_context_aborts_with_its_text(layout):
     def rank_main(rank):
         try:
-            with connect(rank.rank, 2, rank.store, timeout=60) as transport:
+            with layout.connect(rank, timeout=60) as transport:
                 if rank.rank == 1:
                     raise KeyError("no such layer")
                 transport.exchange(b"")
         except (KeyError, TransportError) as error:
             return type(error).__name__, str(error)
 
-    first, second = run_ranks(rank_main, 2)
-    assert first == ("AbortedError", "rank 1 aborted: KeyError: 'no such layer'")
+    first, second, *rest = layout.run(rank_main)
+    assert {first, *rest} == {("AbortedError", "rank 1 aborted: KeyError: 'no such layer'")}
     assert second[0] == "KeyError"
 
 
-def test_a_peer_that_closed_is_not_dead_but_can_not_be_waited_for():
+def test_a_peer_that_closed_is_not_dead_but_can_not_be_waited_for(layout):
+    world = layout.world
+
     def rank_main(rank):
-        transport = connect(rank.rank, 3, rank.store, timeout=60)
-        program = transport.compile(everyone_waits_for(1, 3))
-        rest = transport.compile(everyone_waits_for(2, 3))
+        transport = layout.connect(rank, timeout=60)
+        program = transport.compile(everyone_waits_for(1, world))
+        rest = transport.compile(everyone_waits_for(2, world))
         if rank.rank == 1:
-            program.run("signal")
+            program.run("wait")
             transport.close()
             return
         time.sleep(0.5)  # by now rank 1's process has ended
         program.run("wait")  # it signalled before it left
         if rank.rank == 2:
             time.sleep(0.2)
-            rest.run("signal")
-        else:
-            rest.run("wait")  # rank 2 is there, and that rank 1 isn't doesn't matter
+        rest.run("wait")
+        if rank.rank != 2:  # rank 2 was there, and that rank 1 wasn't didn't matter
             with pytest.raises(PeerClosedError, match="rank 1, which has closed its transport"):
                 program.run("wait")
         transport.close()
 
-    run_ranks(rank_main, 3)
+    layout.run(rank_main)
 
 
-def test_ranks_may_close_at_different_times():
+def test_ranks_may_close_at_different_times_and_nobody_waits_for_the_late_ones(layout):
     def rank_main(rank):
-        transport = connect(rank.rank, 4, rank.store, timeout=60)
+        transport = layout.connect(rank, timeout=60)
         transport.barrier()
-        time.sleep(0.15 * rank.rank)
+        time.sleep(0.4 * rank.rank)
+        start = time.monotonic()
         transport.close()
+        return time.monotonic() - start
 
-    run_ranks(rank_main, 4)
+    assert max(layout.run(rank_main)) < 0.35
 
 
-def test_long_reasons_and_any_letters_survive_the_control_page():
+def test_long_reasons_and_any_letters_survive_the_control_page(layout):
     def rank_main(rank):
-        transport = connect(rank.rank, 2, rank.store, timeout=60)
-        transport.barrier()
+        transport = layout.connect(rank, timeout=60)
+        transport.exchange(b"")
         if rank.rank == 0:
+            time.sleep(0.1)
             transport.abort("ü" * 1000)
             time.sleep(0.3)
             return
         with pytest.raises(AbortedError, match=r"aborted: ü{252}$"):
             transport.barrier()
 
-    run_ranks(rank_main, 2)
+    layout.run(rank_main)
 
 
-def test_an_interrupt_ends_a_wait_at_once():
+def test_an_interrupt_ends_a_wait_at_once(layout):
     def rank_main(rank):
-        transport = connect(rank.rank, 2, rank.store, timeout=60)
+        transport = layout.connect(rank, timeout=60)
         transport.barrier()
         if rank.rank == 0:
             signal.signal(signal.SIGALRM, signal.default_int_handler)
@@ -196,7 +205,7 @@ def test_an_interrupt_ends_a_wait_at_once():
             time.sleep(0.5)
         transport.close()
 
-    run_ranks(rank_main, 2)
+    layout.run(rank_main)
 
 
 def turns(rank, cores, monkeypatch):
@@ -218,6 +227,21 @@ def test_more_ranks_than_cores_take_turns_promptly(monkeypatch):
     answers = run_ranks(turns, 4, 2, monkeypatch)
     assert max(seconds for seconds, _ in answers) < 5.0
     assert sum(yields for _, yields in answers) == 0
+
+
+def test_six_ranks_of_three_nodes_on_two_cores_take_turns_promptly():
+    """Every message wakes a thread besides the ranks."""
+    layout = Topology(3, 2)
+
+    def rank_main(rank):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
+        with connect(rank.rank, 6, rank.store, timeout=60, topology=layout) as transport:
+            start = time.monotonic()
+            for _ in range(100):
+                transport.barrier()
+            return time.monotonic() - start
+
+    assert max(run_ranks(rank_main, 6)) < 10.0
 
 
 def test_ranks_with_cores_to_themselves_look_again_before_they_sleep(monkeypatch):

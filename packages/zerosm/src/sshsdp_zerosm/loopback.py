@@ -106,8 +106,8 @@ class LoopbackTransport(Transport):
         self._memories.agree(self.rank, name, nbytes, shared)
 
     def _create(self, name: str, nbytes: int, shared: bool) -> Arena:
-        memories = self._memories.claim(name, nbytes, shared, self.world)
-        if self.rank == 0 or not shared:
+        memories = self._memories.claim(name, nbytes, shared, self.topology)
+        if not shared or self.topology.local_rank(self.rank) == 0:
             self.external_bytes += padded(nbytes)
         return Arena(name, nbytes, shared=shared, rank=self.rank, memories=memories)
 
@@ -133,12 +133,13 @@ class _Memories:
                 f"ranks before, got {nbytes} and {shared} on rank {rank}"
             )
 
-    def claim(self, name: str, nbytes: int, shared: bool, world: int) -> list[Memory]:
+    def claim(self, name: str, nbytes: int, shared: bool, topology: Topology) -> list[Memory]:
         """All ranks' memories."""
         if name not in self._known:
-            count = 1 if shared else world
-            memories = [local_memory(nbytes) for _ in range(count)]
-            self._known[name] = (nbytes, shared, memories * world if shared else memories)
+            sharing = topology.ranks_per_node if shared else 1
+            made = [local_memory(nbytes) for _ in range(topology.world // sharing)]
+            memories = [made[rank // sharing] for rank in range(topology.world)]
+            self._known[name] = (nbytes, shared, memories)
         return self._known[name][2]
 
 

@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch.distributed import PrefixStore  # type: ignore[attr-defined]
-
 from sshsdp_zerosm.card import Card, check_equal, trade_cards
 from sshsdp_zerosm.errors import TransportError
 from sshsdp_zerosm.topology import Topology
@@ -56,6 +54,9 @@ def meet(rank: int, own: Card, store: Any, timeout: float, topology: Topology | 
     """
     cards, part = [own], None
     if store is not None:
+        # Imported here because planning doesn't need it.
+        from torch.distributed import PrefixStore  # type: ignore[attr-defined]
+
         cards, prefix = trade_cards(rank, own, store, timeout)
         part = PrefixStore(prefix, store)
     if topology is None:

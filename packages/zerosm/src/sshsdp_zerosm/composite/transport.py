@@ -10,7 +10,7 @@ from sshsdp_zerosm.agreement import agree_on_arena, agree_on_success
 from sshsdp_zerosm.arena import Arena, Memory, padded
 from sshsdp_zerosm.board import BOARD_BYTES, Board
 from sshsdp_zerosm.composite.waiter import CompositeWaiter
-from sshsdp_zerosm.errors import TransportError
+from sshsdp_zerosm.errors import PeerClosedError, TransportError
 from sshsdp_zerosm.mailbox import Kind
 from sshsdp_zerosm.meeting import Meeting
 from sshsdp_zerosm.process_group import Network, NetworkRemote, NetworkWaiter
@@ -63,7 +63,11 @@ class CompositeTransport(Transport):
         self._waiter.failure = self._waiter.failure or error
 
     def _check(self, source: int) -> TransportError | None:
-        return self._network.check(source) or self._node.peers.check(source)
+        error = self._network.check(source) or self._node.peers.check(source)
+        # A neighbour's board says that it has closed before its last message says why.
+        if isinstance(error, PeerClosedError) and self._network.awaits(source):
+            return None
+        return error
 
     def _agree(self, name: str, nbytes: int, shared: bool) -> None:
         nodes = range(self.topology.nodes)

@@ -29,7 +29,7 @@ class FrameKind(IntEnum):
     REPORT = 6
     """What the sender has run; payload: see Order."""
     LAST = 7
-    """The sender sends nothing more; payload: ranks that it knows to have died."""
+    """The sender sends nothing more; payload: who has died or aborted, and its report."""
 
 
 class Frame(NamedTuple):

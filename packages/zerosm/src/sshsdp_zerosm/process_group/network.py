@@ -1,5 +1,6 @@
 """One rank's connections to ranks whose memory it doesn't share."""
 
+import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -119,8 +120,8 @@ class Network:
         """Why a wait for `source` is hopeless, or None."""
         if self.order.differs:
             self._settle()
-        if self.failure is not None:
-            return self.failure
+        if self.order.differs or self.failure is not None:
+            return self.failure  # None until all reports are there
         if error := find_abort(self._boards):
             return error
         if self._lost:
@@ -130,6 +131,12 @@ class Network:
         self._remind()
         return None
 
+    def awaits(self, peer: int) -> bool:
+        """Whether there may be news of a `peer` that has closed, or of who ran what."""
+        if self.order.differs:
+            return self.failure is None
+        return peer not in self._left and peer not in self._lost
+
     def note(self, error: TransportError) -> None:
         """This rank has failed: what it knows of the dead is told to the others at the end."""
         if isinstance(error, PeerDiedError):
@@ -138,9 +145,9 @@ class Network:
     def close(self) -> None:
         """Take leave of everyone; returns when the others have answered, or don't."""
         self._closing = True
-        died = bytes(f"{','.join(map(str, sorted(self._lost)))}", "ascii")
+        news = self._news()
         for sender in self._senders.values():
-            sender.send_apart(FrameKind.LAST, died)
+            sender.send_apart(FrameKind.LAST, news)
         self._join(time.monotonic() + min(_FAREWELL, self._timeout))
         stuck = [receiver for receiver in self._receivers if receiver.is_alive()]
         if stuck:
@@ -148,8 +155,9 @@ class Network:
             # so wakes all threads, when one wait takes too long.
             self._break_connections()
             self._join(time.monotonic() + _FAREWELL)
+        for sender in self._senders.values():
+            sender.release()
         self._receivers.clear()
-        self._senders.clear()
         self._memories.clear()
         del self._group
 
@@ -205,10 +213,23 @@ class Network:
     def _part(self, peer: int, payload: bytes) -> None:
         self._left.add(peer)
         if payload and not self._closing:
-            self._lost.update({int(died) for died in payload.decode().split(",")} - {self._rank})
+            died, aborted, report = json.loads(payload)
+            self._lost.update(set(died) - {self._rank})
+            for rank, reason in aborted:
+                if rank in self._far:
+                    self._boards[rank].reason = reason
+                    self._boards[rank].words[ABORTED] = 1
+            self.order.add_report(peer, report.encode())
         if peer in self._far:
             self._boards[peer].words[CLOSED] = 1
         self._senders[peer].send_apart(FrameKind.LAST)
+
+    def _news(self) -> bytes:
+        """What others should know of why this rank leaves, before they know that it does."""
+        aborted = [
+            (rank, board.reason) for rank, board in enumerate(self._boards) if board.words[ABORTED]
+        ]
+        return json.dumps([sorted(self._lost), aborted, self.order.report().decode()]).encode()
 
     def _on_send_error(self, peer: int, error: TransportError | None) -> None:
         if error is None:
@@ -226,7 +247,7 @@ class Network:
                 report = self.order.report()
                 for sender in self._senders.values():
                     sender.send_apart(FrameKind.REPORT, report)
-            there = set(range(len(self._boards))) - self._lost - self._left
+            there = set(range(len(self._boards))) - self._lost
             if self.order.complete(there) or time.monotonic() > self._reported_at + _ANSWERS:
                 self.fail(OrderError(self.order.explain(range(len(self._boards)))))
 

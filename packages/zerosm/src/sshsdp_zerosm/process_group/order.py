@@ -88,7 +88,8 @@ class Order:
 
     def explain(self, ranks: Iterable[int]) -> str:
         """Who ran what where it first differs, by the reports."""
-        reports = self._reports
+        with self._lock:
+            reports = dict(self._reports)
         for at in sorted({at for report in reports.values() for at in report}):
             if len({report[at] for report in reports.values() if at in report}) > 1:
                 place = f"as run number {at}"
@@ -96,7 +97,7 @@ class Order:
                 break
         else:
             place = f"before the last {_REPORTED} runs"
-            got = dict.fromkeys(reports, "different ones")
+            got = dict.fromkeys(sorted(reports), "something else")
         listed = "; ".join(f"rank {rank}: {text}" for rank, text in got.items())
         return (
             f"expected the same programs on all ranks, compiled and run in the same order, got "
@@ -106,7 +107,8 @@ class Order:
 
     def complete(self, ranks: Iterable[int]) -> bool:
         """Whether there is a report of each of `ranks`."""
-        return all(rank in self._reports for rank in ranks)
+        with self._lock:
+            return all(rank in self._reports for rank in ranks)
 
 
 def _account(report: dict[int, str] | None, at: int) -> str:

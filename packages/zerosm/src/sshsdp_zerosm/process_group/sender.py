@@ -114,6 +114,14 @@ class Sender:
             if sent is not None and sent.start < stop and start < sent.stop:
                 self._finish(slot)
 
+    def release(self) -> None:
+        """Send nothing more, and let go of the group: an error's traceback may keep this object."""
+        with self._lock:
+            self.ended = True
+            del self._group
+            self._sent.clear()
+            self._apart.clear()
+
     def _post(
         self,
         row: torch.Tensor,
@@ -145,25 +153,30 @@ class Sender:
         return _Sent(tuple(works), payload, start, start + (size if apart else 0))
 
     def _finish(self, slot: int) -> None:
-        sent, self._sent[slot] = self._sent[slot], None
-        if sent is None or self.ended:
+        """Wait until the message in a slot was sent."""
+        if self.ended:
             return  # a peer that has left needs nothing any more
         self._deadline = time.monotonic() + self._timeout
-        try:
-            for work in sent.works:
-                work.wait(timedelta(seconds=self._timeout))
-        except RuntimeError:
-            if not self.overdue:
-                self._fail(None)
-                return
-            count = self._count
+        sent, overdue = self._wait(slot), self.overdue
+        self._deadline = None
+        if overdue and not sent:
             late = WaitTimeoutError(
-                self._rank, self._peer, "send", count, count - _DEPTH, self._timeout
+                self._rank, self._peer, "send", self._count, self._count - _DEPTH, self._timeout
             )
             self._fail(late)
-            raise late from None
-        finally:
-            self._deadline = None
+            raise late
+        if not sent:
+            self._fail(None)
+
+    def _wait(self, slot: int) -> bool:
+        # Apart, so that an error's traceback doesn't keep the work, which keeps the connections.
+        sent, self._sent[slot] = self._sent[slot], None
+        try:
+            for work in sent.works if sent is not None else ():
+                work.wait(timedelta(seconds=self._timeout))
+        except RuntimeError:
+            return False
+        return True
 
     def _fail(self, error: TransportError | None) -> None:
         self.ended = True
