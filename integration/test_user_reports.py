@@ -10,8 +10,9 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from sshsdp_fsdp_runtime import Cast, Update
+from sshsdp_fsdp_runtime import Cast, Sharding, Update
 from sshsdp_fsdp_runtime.checkpoint import load_checkpoint, save_checkpoint
+from sshsdp_shardchain import Degrees
 from sshsdp_updates import SGD, AdamW
 
 POISONED = {"form": "private", "poison": True}
@@ -362,3 +363,27 @@ def test_an_infinite_gradient_on_one_rank_is_an_infinite_norm_on_all():
 
     results = on_ranks(2, scene, model=nn.Linear(4, 4, bias=False))
     assert results == [(float("inf"), False, True, [])] * 2
+
+
+def test_one_norm_covers_parameters_that_are_sharded_over_different_ranks():
+    sharding = [
+        Sharding("layers.0.**", Degrees.for_hsdp(2)),
+        Sharding("layers.1.**", Degrees(1, 2, 4)),
+        Sharding("**", Degrees.for_zero3(4)),
+    ]
+    torch.manual_seed(0)
+    plain = TiedModel().double()
+    for rank in range(4):
+        (functional.cross_entropy(plain(ids(rank)).flatten(0, 1), ids(0).flatten()) / 4).backward()
+    expected = torch.nn.utils.get_total_norm(
+        [p.grad for p in plain.parameters() if p.grad is not None]
+    )
+
+    def scene(rank, model):
+        scores = model(ids(rank.rank)).flatten(0, 1)
+        functional.cross_entropy(scores, ids(0).flatten()).backward()
+        theirs = torch.nn.utils.clip_grad_norm_(model.parameters(), 1e9)
+        return theirs.item(), model.optimizer.clip_grad_norm_(0.1).item()
+
+    for norms in on_ranks(4, scene, sharding=sharding):
+        assert norms == pytest.approx((expected.item(), expected.item()), rel=1e-12)

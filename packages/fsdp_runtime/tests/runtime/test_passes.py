@@ -65,11 +65,11 @@ def losses(model, seed, rank, together):
     return [parts[0] + parts[1], parts[2] + parts[3]] if together else parts
 
 
-def train(rank: Rank, model, seed, form, slots, degree, together):
+def train(rank: Rank, model, seed, form, slots, degrees, together):
     transport = connect(rank.rank, rank.world, rank.store, timeout=20)
     sharded = fully_shard(
         copy.deepcopy(model),
-        sharding=[Sharding("**", Degrees(degree, degree, degree))],
+        sharding=[Sharding("**", degrees)],
         updates=[Update("**", SGD(lr=0.1))],
         transport=transport,
         form=form,
@@ -102,15 +102,19 @@ def plain(model, seed, world):
 @pytest.mark.parametrize("seed", range(8))
 def test_ranks_may_take_different_branches_in_any_order(seed):
     dice = random.Random(seed)
-    world = dice.choice([2, 3])
-    degree = dice.choice([1, world, world])
+    world = dice.choice([2, 3, 4])
+    zero1 = dice.choice([1, world, world])
+    zero2 = dice.choice([1, zero1])
+    degrees = Degrees(dice.choice([1, zero2]), zero2, zero1)
+    if seed == 0:
+        world, degrees = 4, Degrees(2, 2, 4)
     form = dice.choice(["shared", "private"])
     slots = dice.choice([1, 2, 3])
     torch.manual_seed(seed)
     model = Branching().double()
     expected = plain(copy.deepcopy(model), seed, world)
     together = dice.random() < 0.5
-    for state in run_ranks(train, world, model, seed, form, slots, degree, together, timeout=60):
+    for state in run_ranks(train, world, model, seed, form, slots, degrees, together, timeout=60):
         for name, value in expected.items():
             torch.testing.assert_close(state[name], value, rtol=1e-10, atol=1e-12)
 
