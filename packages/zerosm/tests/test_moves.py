@@ -43,11 +43,18 @@ def test_every_piece_arrives_in_any_interleaving(data, seed):
 
 
 def test_what_lies_side_by_side_is_one_message_and_each_pair_one_signal():
-    pieces = [(0, 8, 2, 24, 8), (0, 0, 2, 16, 8), (0, 16, 2, 8, 8), (0, 0, 3, 0, 8)]
+    pieces = [
+        (0, 8, 2, 24, 8),
+        (0, 0, 2, 16, 8),
+        (0, 16, 2, 8, 8),
+        (0, 16, 2, 40, 8),
+        (0, 0, 3, 0, 8),
+    ]
     ops = exchange("x", moves=moves_of(pieces), topology=TOPOLOGY).ops("exchange", 0)
     assert [op for op in ops if isinstance(op, Put)] == [
         Put(Region("from", 0, 16, 8), Region("to", 2, 8, 8)),
         Put(Region("from", 0, 0, 16), Region("to", 2, 16, 16)),
+        Put(Region("from", 0, 16, 8), Region("to", 2, 40, 8)),
         Put(Region("from", 0, 0, 8), Region("to", 3, 0, 8)),
     ]
     assert [op for op in ops if isinstance(op, Signal)] == [Signal("x.sent", (2, 3))]
