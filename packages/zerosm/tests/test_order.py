@@ -166,3 +166,15 @@ def test_a_rank_that_is_far_behind_finds_out_when_it_gets_there():
     assert not behind.differs
     behind.enter(behind.name("y"))
     assert behind.differs
+
+
+def test_a_rank_that_ends_without_an_answer_is_told_from_one_that_gives_it():
+    order = Order(0)
+    for _ in range(3):
+        order.enter(order.name("x"))
+    order.report()
+    assert "and last: rank 0: x; rank 1: no answer." in order.explain(range(2))
+    order.add_report(1, b'[[1, "x"], [2, "y"]]')
+    assert "got as run number 2: rank 0: x; rank 1: y." in order.explain(range(2))
+    order.add_report(1, b'[[1, "y"]]')
+    assert "got as run number 1: rank 0: x; rank 1: y." in order.explain(range(2))

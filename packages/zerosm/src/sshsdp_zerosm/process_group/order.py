@@ -96,8 +96,8 @@ class Order:
                 got = {rank: _account(reports.get(rank), at) for rank in ranks}
                 break
         else:
-            place = f"before the last {_REPORTED} runs"
-            got = dict.fromkeys(sorted(reports), "something else")
+            place = f"something else before the last {_REPORTED} runs, and last"
+            got = {rank: _last(reports.get(rank)) for rank in ranks}
         listed = "; ".join(f"rank {rank}: {text}" for rank, text in got.items())
         return (
             f"expected the same programs on all ranks, compiled and run in the same order, got "
@@ -115,3 +115,7 @@ def _account(report: dict[int, str] | None, at: int) -> str:
     if report is None:
         return "no answer"
     return report.get(at, "not there yet" if max(report, default=0) < at else "long past it")
+
+
+def _last(report: dict[int, str] | None) -> str:
+    return "no answer" if report is None else report.get(max(report, default=0), "nothing")
