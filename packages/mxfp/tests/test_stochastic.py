@@ -164,3 +164,11 @@ def test_matrices_of_a_stack_and_its_parts_get_numbers_of_their_own():
     assert not torch.equal(q.codes[0], q.codes[1])
     strided = x.transpose(0, 1).contiguous().transpose(0, 1)
     assert torch.equal(quantize(strided, MXFP8((3, 32)), rounding=Stochastic(3)).codes, q.codes)
+
+
+def test_strides_of_a_stack_of_stacks_do_not_move_places():
+    x = torch.full((2, 3, 5, 32), 1.03)
+    q = quantize(x, MXFP8(), rounding=Stochastic(3))
+    strided = x.permute(1, 0, 2, 3).contiguous().permute(1, 0, 2, 3)
+    assert torch.equal(quantize(strided, MXFP8(), rounding=Stochastic(3)).codes, q.codes)
+    assert len(q.codes.view(-1, 32).unique(dim=0)) == 30  # every row is another
