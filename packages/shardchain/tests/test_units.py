@@ -68,6 +68,10 @@ def test_boxes_are_the_elements_in_order(cut, first, second):
         assert found == elements(strip)[start:stop]
 
 
+def test_columns_of_no_rows_are_so_many_empty_units():
+    assert Units.columns(0, [2, 3], 2).strips == (Strip(0, 0),) * 4
+
+
 def test_a_contiguous_unit_can_be_seen_as_rows():
     assert elements(Strip(5, 12).rows(4)) == elements(Strip(5, 12))
     assert Strip(5, 12).rows(4) == Strip(5, 4, 3, 4)

@@ -86,9 +86,10 @@ class ChainHolders:
             return ()
         chunk = chain.numel // self.width
         first, last = placement.offset // chunk, -(-placement.stop // chunk)
+        steps = chain.degrees.steps(Level.ZERO1)
         return tuple(
             Holding(
-                _owner(chain.degrees.steps(Level.ZERO1), index),
+                _owner(steps, index),
                 max(0, index * chunk - placement.offset),
                 min(placement.numel, (index + 1) * chunk - placement.offset),
             )

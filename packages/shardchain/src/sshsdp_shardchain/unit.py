@@ -148,7 +148,7 @@ class Units:
         width = sum(widths)
         numel = batch * rows * width
         if not numel:
-            return cls(0, (), True)
+            return cls(0, (Strip(0, 0),) * (batch * len(widths)), True)
         starts = list(accumulate(widths, initial=0))[:-1]
         strips = tuple(
             Strip(matrix * rows * width + start, length, rows, width)

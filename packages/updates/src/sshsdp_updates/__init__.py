@@ -1,6 +1,7 @@
 """Staged, sharded optimizers: a rule declares what it touches, the package distributes it."""
 
 from sshsdp_updates.adamw import AdamW
+from sshsdp_updates.check_rule import RuleError, check_rule
 from sshsdp_updates.declarations import TemporaryError
 from sshsdp_updates.exchange import FragmentExchange, LocalExchange, Message
 from sshsdp_updates.holders import RowHolders, WholeHolders
@@ -26,6 +27,7 @@ from sshsdp_updates.protocols import LocalReducer, LocalSteps, Reducer, StepProt
 from sshsdp_updates.rule import StateField, Temporary, UpdateRule
 from sshsdp_updates.sgd import SGD
 from sshsdp_updates.stage import Scalars, Stage, StageKind
+from sshsdp_updates.standalone import optimizer_for
 from sshsdp_updates.state_dict import StateFragment
 from sshsdp_updates.unit import (
     ELEMENT,
@@ -69,6 +71,7 @@ __all__ = [
     "ProcessGroupExchange",
     "Reducer",
     "RowHolders",
+    "RuleError",
     "Scalars",
     "ShardedOptimizer",
     "Stage",
@@ -86,10 +89,12 @@ __all__ = [
     "UpdatePlan",
     "UpdateRule",
     "WholeHolders",
+    "check_rule",
     "columns",
     "experts",
     "heads",
     "newton_schulz",
+    "optimizer_for",
     "pieces",
     "plan_updates",
     "whole",

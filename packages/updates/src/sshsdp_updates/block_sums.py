@@ -9,7 +9,7 @@ from sshsdp_updates.blocks import BLOCK, Block, block_at, blocks_per_row
 from sshsdp_updates.slot import HeldUnit
 from sshsdp_updates.stage import Stage
 from sshsdp_updates.staged_fields import SUMS
-from sshsdp_updates.unit import row_count
+from sshsdp_updates.unit import ROW, row_count
 from sshsdp_updates.wave_calls import WaveCalls
 from sshsdp_updates.wave_memory import WaveMemory
 
@@ -43,7 +43,7 @@ class BlockSums:
             width = memory.plan.lists[item.unit.list].holders.width
             if rank < width and calls.is_used(item.index):
                 self._add(item)
-        target = next(o.field for o in stage.operands if memory.is_row_temporary(o.field))
+        target = next(operand.field for operand in stage.operands if operand.unit == ROW)
         self._results = [
             (memory.rows(target, [index]).view(-1), self._of_unit(index))
             for index in memory.wave

@@ -118,7 +118,7 @@ def _factors(operands: Operands, scalars: Scalars) -> None:
     )
     for sums, second, factor, shape in columns:
         second.lerp_((sums / shape[-1]).to(second.dtype), 1 - scalars["beta2"])
-        inverse = second.double().sqrt_().add_(_TINY).reciprocal_()
+        inverse = torch.sqrt(second.double()).add_(_TINY).reciprocal_()
         before = sums.sum(-1, keepdim=True).sqrt_()
         after = (sums * inverse.square()).sum(-1, keepdim=True).sqrt_()
         scale = scale_of(scalars["adjust_lr_fn"], shape)

@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from itertools import groupby
 
-from sshsdp_shardchain import Owners, Task, parts
+from sshsdp_shardchain import Owners, Part, Strip, Task, parts
 from sshsdp_updates.declarations import check_declarations, is_staged
 from sshsdp_updates.plan import PlanList, PlanMember, PlannedUnit, UpdatePlan
 from sshsdp_updates.rule import UpdateRule, require
@@ -46,35 +47,42 @@ def plan_updates(
     return _with_waves(plan, limit)
 
 
+class _Drafts:
+    """The units of one list before anyone is chosen to work on them."""
+
+    def __init__(self, rule: UpdateRule, item: PlanList) -> None:
+        self._rule = rule
+        self._item = item
+        self._cost = lru_cache(maxsize=None)(rule.unit_cost)
+        self.drafts: list[tuple[int, int, Strip, tuple[int, ...], tuple[Part, ...], bool, int]] = []
+        self.tasks: list[Task] = []
+        for number in range(len(item.members)):
+            self._cut(number)
+
+    def _cut(self, number: int) -> None:
+        member = self._item.members[number]
+        grid = grid_of(self._rule, member.name, member.shape, member.unit)
+        _check_shapes(self._rule, member, set(grid.shapes))
+        holdings, rows = self._item.holders.of(member.name), 0
+        flat = grid.units.contiguous
+        for unit, (strip, shape) in enumerate(zip(grid.units.strips, grid.shapes, strict=True)):
+            if strip.numel:
+                cut = parts(strip, holdings)
+                self.drafts.append((number, unit, strip, shape, cut, flat, rows))
+                self.tasks.append(Task(f"{member.name}[{unit:06}]", self._cost(shape), cut))
+            rows += row_count(shape)
+
+
 def _units(rule: UpdateRule, index: int, item: PlanList, owners: Owners) -> list[PlannedUnit]:
     """List the units of one list and choose who works on each."""
-    found = [
-        unit for number, _ in enumerate(item.members) for unit in _cut(rule, index, item, number)
-    ]
-    tasks = [
-        Task(
-            f"{item.members[unit.member].name}[{unit.index:06}]",
-            rule.unit_cost(unit.shape),
-            unit.parts,
-        )
-        for unit in found
-    ]
-    executors = owners.assign(tasks, item.holders.width)
+    drafts = _Drafts(rule, item)
+    executors = owners.assign(drafts.tasks, item.holders.width)
     return [
-        replace(unit, executor=executor) for unit, executor in zip(found, executors, strict=True)
+        PlannedUnit(index, number, unit, strip, shape, cut, executor, flat, rows)
+        for (number, unit, strip, shape, cut, flat, rows), executor in zip(
+            drafts.drafts, executors, strict=True
+        )
     ]
-
-
-def _cut(rule: UpdateRule, index: int, item: PlanList, number: int) -> Iterator[PlannedUnit]:
-    member = item.members[number]
-    grid = grid_of(rule, member.name, member.shape, member.unit)
-    _check_shapes(rule, member, set(grid.shapes))
-    holdings, rows = item.holders.of(member.name), 0
-    for unit, (strip, shape) in enumerate(zip(grid.units.strips, grid.shapes, strict=True)):
-        if strip.numel:
-            cut, flat = parts(strip, holdings), grid.units.contiguous
-            yield PlannedUnit(index, number, unit, strip, shape, cut, -1, flat, rows)
-        rows += row_count(shape)
 
 
 def _check_shapes(rule: UpdateRule, member: PlanMember, shapes: set[tuple[int, ...]]) -> None:
@@ -128,9 +136,9 @@ def _with_waves(plan: UpdatePlan, limit: int) -> UpdatePlan:
     """
     waves: list[range] = []
     first = last = slot = scratch = 0
-    slots, scratches = _Wave(), _Wave()
+    slots, scratches, rooms = _Wave(), _Wave(), _Rooms(plan)
     for group in _inseparable(plan.units):
-        room, work = _room(plan, group)
+        room, work = rooms.of(group)
         if last > first and slots.with_(room) + scratches.with_(work) > limit:
             waves.append(range(first, last))
             first, slots, scratches = last, _Wave(), _Wave()
@@ -154,15 +162,23 @@ def _tensor_or_unit(index: int, unit: PlannedUnit) -> tuple[int, int, int]:
     return unit.list, unit.member, index if unit.contiguous else -1
 
 
-def _room(plan: UpdatePlan, units: Sequence[PlannedUnit]) -> tuple[_Nbytes, _Nbytes]:
-    slots: _Nbytes = {}
-    scratch: _Nbytes = {}
-    for unit in units:
-        item = plan.lists[unit.list]
-        width, dtype = item.holders.width, item.dtype
-        for part in unit.parts:
-            key = (width, part.rank)
-            slots[key] = slots.get(key, 0) + part_nbytes(plan.fields, unit, part, dtype)
-        key = (width, unit.executor)
-        scratch[key] = scratch.get(key, 0) + plan.rule.unit_scratch(unit.shape, dtype)
-    return slots, scratch
+class _Rooms:
+    """The bytes that units need, by shape and dtype, computed once each."""
+
+    def __init__(self, plan: UpdatePlan) -> None:
+        self._plan = plan
+        self._scratch = lru_cache(maxsize=None)(plan.rule.unit_scratch)
+
+    def of(self, units: Sequence[PlannedUnit]) -> tuple[_Nbytes, _Nbytes]:
+        """Return bytes in slots and beside them, by holder."""
+        slots: _Nbytes = {}
+        scratch: _Nbytes = {}
+        for unit in units:
+            item = self._plan.lists[unit.list]
+            width, dtype = item.holders.width, item.dtype
+            for part in unit.parts:
+                key = (width, part.rank)
+                slots[key] = slots.get(key, 0) + part_nbytes(self._plan.fields, unit, part, dtype)
+            key = (width, unit.executor)
+            scratch[key] = scratch.get(key, 0) + self._scratch(unit.shape, dtype)
+        return slots, scratch

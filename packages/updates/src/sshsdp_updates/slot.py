@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import groupby
 
 import torch
@@ -81,15 +82,16 @@ def padded(nbytes: int) -> int:
 
 def part_nbytes(fields: StagedFields, unit: PlannedUnit, part: Part, dtype: torch.dtype) -> int:
     """Return the room that one part takes on its holder."""
-    numel = unit.strip.numel if unit.executor == part.rank else part.numel
-    rooms = sum(padded(room.itemsize(dtype) * numel) for room in fields.units)
-    for room in fields.sums:
-        rooms += padded(room.itemsize(dtype) * part.numel)
-        edge = edge_of(part, unit.strip.numel, unit.shape[-1])
-        rooms += padded(room.itemsize(dtype) * (edge.stop - edge.start)) if edge else 0
-    return rooms + sum(
-        padded(room.itemsize(dtype) * part.numel) for room in _per_element(fields, unit)
-    )
+    here = unit.executor == part.rank
+    nbytes = _room_nbytes(fields.units, unit.strip.numel if here else part.numel, dtype)
+    nbytes += _room_nbytes((*fields.sums, *_per_element(fields, unit)), part.numel, dtype)
+    edge = edge_of(part, unit.strip.numel, unit.shape[-1]) if fields.sums else None
+    return nbytes + (_room_nbytes(fields.sums, edge.stop - edge.start, dtype) if edge else 0)
+
+
+@lru_cache(maxsize=4096)
+def _room_nbytes(rooms: tuple[Room, ...], numel: int, dtype: torch.dtype) -> int:
+    return sum(padded(room.itemsize(dtype) * numel) for room in rooms)
 
 
 def lay_out(plan: UpdatePlan, rank: int, wave: int) -> Slot:

@@ -85,10 +85,6 @@ class WaveMemory:
         """Where it all is."""
         return self._buffer.device
 
-    def is_row_temporary(self, name: str) -> bool:
-        """Tell whether a field is a temporary with one value per row."""
-        return any(room.name == name for room in self.plan.fields.row_temporaries)
-
     def part(self, what: str, name: str, item: HeldUnit) -> Span:
         """Return the span of what this rank holds of a unit."""
         return self._positions(what, name, item, item.part.start, item.part.stop)
