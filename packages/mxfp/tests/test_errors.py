@@ -75,9 +75,9 @@ def test_dtypes(dtype):
 
 
 def test_devices():
-    with pytest.raises(ValueError, match="expected a tensor on the CPU, got meta"):
+    with pytest.raises(ValueError, match="expected a tensor on the CPU or a CUDA device, got meta"):
         quantize(torch.zeros(32, 32, device="meta"), MXFP8())
-    with pytest.raises(ValueError, match="expected a tensor on the CPU, got meta"):
+    with pytest.raises(ValueError, match="expected a tensor on the CPU or a CUDA device, got meta"):
         dequantize(MXTensor.empty((32, 32), MXFP8(), device="meta"))
     data = torch.zeros(32, 32, dtype=torch.float8_e4m3fn, device="meta")
     scale = torch.zeros(32, 1, dtype=torch.uint8).view(torch.float8_e8m0fnu)

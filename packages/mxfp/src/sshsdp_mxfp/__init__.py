@@ -4,6 +4,7 @@ Elements of 8, 6 or 4 bits that share an E8M0 scale per block, after the OCP Mic
 (MX) specification 1.0.
 """
 
+from sshsdp_mxfp.batch import QuantizeBatch, ScaleBatch, quantize_both
 from sshsdp_mxfp.dequantize import dequantize
 from sshsdp_mxfp.distributed import (
     QuantizedFragment,
@@ -14,6 +15,7 @@ from sshsdp_mxfp.distributed import (
 from sshsdp_mxfp.elements import E2M1, E2M3, E3M2, E4M3, E5M2, Element
 from sshsdp_mxfp.formats import MXFP4, MXFP6, MXFP8, Format, Ragged, Rule
 from sshsdp_mxfp.fragment import Fragment
+from sshsdp_mxfp.kernels import MissingTritonError, QuantizeJob
 from sshsdp_mxfp.layouts import (
     Float32Layout,
     KGroupedPackedLayout,
@@ -22,12 +24,14 @@ from sshsdp_mxfp.layouts import (
     PlainLayout,
     RowGroups,
     ScaleLayout,
+    ScaleSpan,
     ScaleWrite,
     StackedLayout,
     SwizzledLayout,
     codes_of_scales,
     pack_scales,
     pack_span,
+    pack_spans,
     scales_of_codes,
     unpack_grid,
     unpack_scales,
@@ -53,14 +57,19 @@ __all__ = [
     "KGroupedPackedLayout",
     "KGroupedSwizzledLayout",
     "MXTensor",
+    "MissingTritonError",
     "NonFiniteError",
     "PackedLayout",
     "PlainLayout",
+    "QuantizeBatch",
+    "QuantizeJob",
     "QuantizedFragment",
     "Ragged",
     "RowGroups",
     "Rule",
+    "ScaleBatch",
     "ScaleLayout",
+    "ScaleSpan",
     "ScaleWrite",
     "StackedLayout",
     "Stochastic",
@@ -70,8 +79,10 @@ __all__ = [
     "dequantize",
     "pack_scales",
     "pack_span",
+    "pack_spans",
     "partial_maxima",
     "quantize",
+    "quantize_both",
     "quantize_fragment",
     "scales_of_codes",
     "unpack_grid",

@@ -7,7 +7,9 @@ from sshsdp_mxfp import bits, scales
 from sshsdp_mxfp.caster import FLOATS, by_block
 from sshsdp_mxfp.elements import ELEMENTS, Element
 from sshsdp_mxfp.geometry import Part, Rectangle, parts
+from sshsdp_mxfp.kernels import dequantize as kernels
 from sshsdp_mxfp.matrices import matrices
+from sshsdp_mxfp.quantize import CPU_OR_CUDA, check_place
 from sshsdp_mxfp.tensor import MXTensor
 
 
@@ -21,8 +23,8 @@ def dequantize(
     codes from 3 to 246 are exact, others are rounded to nearest even, as is everything in float16.
 
     Args:
-        t: the quantized tensor, on the CPU.
-        dtype: float32, float64, bfloat16 or float16.
+        t: the quantized tensor, on the CPU or a CUDA device.
+        dtype: float32, bfloat16 or float16, on the CPU also float64.
         out: where to write to, of t's shape and this dtype; any strides.
 
     Returns:
@@ -30,14 +32,14 @@ def dequantize(
 
     Raises:
         ValueError: for another dtype or device, or an `out` of another shape or dtype.
+        MissingTritonError: for a CUDA tensor where Triton isn't installed.
     """
     if dtype not in FLOATS:
         names = ", ".join(str(known) for known in FLOATS)
         raise ValueError(f"expected one of {names}, got {dtype}")
-    if t.device.type != "cpu":
-        raise ValueError(f"expected a tensor on the CPU, got {t.device}; move it with .to('cpu')")
+    check_place(t.device, CPU_OR_CUDA)
     if out is None:
-        out = torch.empty(t.shape, dtype=dtype)
+        out = torch.empty(t.shape, dtype=dtype, device=t.device)
     elif out.shape != t.shape or out.dtype != dtype or out.device != t.device:
         raise ValueError(
             f"expected out of shape {list(t.shape)}, {dtype}, on {t.device}, got "
@@ -45,9 +47,13 @@ def dequantize(
         )
     if not out.numel():
         return out
+    if out.is_cuda:
+        for launch in kernels.prepare(t, out):
+            launch.run()
+        return out
     wide = torch.float64 if dtype == torch.float64 else torch.float32
-    element, rows = t.format.element, t.format.rows
-    for _, values, data, grid in matrices(out.detach(), t.codes, t.scale_codes, rows):
+    element = t.format.element
+    for _, (values, data, grid) in matrices(t.format.rows, out.detach(), t.codes, t.scale_codes):
         whole = Rectangle(0, values.shape[0], 0, values.shape[1])
         for part in parts(whole, t.format.block, element.per_byte):
             tiles = part.tiles

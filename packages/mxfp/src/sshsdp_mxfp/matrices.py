@@ -5,26 +5,23 @@ from collections.abc import Iterator
 from torch import Tensor
 
 
-def matrices(
-    plain: Tensor, data: Tensor, grid: Tensor, rows: int
-) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
+def matrices(rows: int, *tensors: Tensor) -> Iterator[tuple[int, tuple[Tensor, ...]]]:
     """Views of corresponding matrices.
 
     Args:
-        plain: [..., rows, columns] or [columns], any strides.
-        data: stored elements, the same dimensions.
-        grid: scales, the same dimensions.
         rows: of a block.
+        tensors: [..., rows, columns] or [columns], any strides. The first one has a row for each
+            row of the logical tensor; all have the same number of dimensions.
 
     Yields:
-        The number of rows before the matrix, counted through all of them, and the three views.
+        The number of rows before the matrix, counted through all of them, and the views.
     """
-    yield from _below(0, (plain, data, grid), rows)
+    yield from _below(0, tensors, rows)
 
 
 def _below(
     before: int, tensors: tuple[Tensor, ...], rows: int
-) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
+) -> Iterator[tuple[int, tuple[Tensor, ...]]]:
     plain = tensors[0]
     if plain.dim() == 1:
         tensors = tuple(tensor.unsqueeze(0) for tensor in tensors)
@@ -35,4 +32,4 @@ def _below(
                 yield from _below(before + index * step, inner, rows)
             return
         tensors = tuple(tensor.flatten(0, -2) for tensor in tensors)
-    yield before, tensors[0], tensors[1], tensors[2]
+    yield before, tensors

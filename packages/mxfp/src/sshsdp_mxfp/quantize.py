@@ -7,9 +7,13 @@ from sshsdp_mxfp import scales
 from sshsdp_mxfp.caster import FLOATS, Caster
 from sshsdp_mxfp.formats import Format
 from sshsdp_mxfp.geometry import Rectangle, parts
+from sshsdp_mxfp.kernels import QuantizeJob
+from sshsdp_mxfp.kernels import quantize as kernels
 from sshsdp_mxfp.matrices import matrices
 from sshsdp_mxfp.rounding import Stochastic
 from sshsdp_mxfp.tensor import MXTensor
+
+CPU_OR_CUDA = ("cpu", "cuda")
 
 
 class NonFiniteError(ValueError):
@@ -40,11 +44,13 @@ def quantize(
     Works in chunks: temporaries don't grow with the tensor.
 
     Args:
-        x: float32, float64, bfloat16 or float16 on the CPU, any strides; blocks cut the last two
-            dimensions, or the last one where they have one row.
+        x: float32, float64, bfloat16 or float16, any strides, on the CPU, or but for float64 on a
+            CUDA device; blocks cut the last two dimensions, or the last one where they have one
+            row. On CUDA devices they are of powers of 2.
         fmt: MXFP8, MXFP6 or MXFP4.
         rounding: random numbers for stochastic rounding; None rounds to nearest, ties to even.
-        require_finite: raise if there are infinities or NaN; `out` is undefined then.
+        require_finite: raise if there are infinities or NaN; `out` is undefined then. On a CUDA
+            device it waits for the result.
         out: where to write to, of x's shape and the same format.
 
     Returns:
@@ -54,10 +60,11 @@ def quantize(
         ValueError: if sizes are no multiples of the block and the format refuses those; for another
             dtype or device, or another shape or format of `out`.
         NonFiniteError: see `require_finite`.
+        MissingTritonError: for a CUDA tensor where Triton isn't installed.
     """
-    check_input(x)
+    check_input(x, CPU_OR_CUDA)
     if out is None:
-        out = MXTensor.empty(x.shape, fmt)
+        out = MXTensor.empty(x.shape, fmt, device=x.device)
     elif out.shape != x.shape or out.format != fmt or out.device != x.device:
         raise ValueError(
             f"expected out of shape {list(x.shape)} as {fmt} on {x.device}, got "
@@ -65,9 +72,16 @@ def quantize(
         )
     if not x.numel():
         return out
+    if x.is_cuda:
+        for launch in kernels.prepare([QuantizeJob(x, out, rounding=rounding)], direct=True):
+            launch.run()
+        if require_finite:
+            check_finite_codes(out)
+        return out
     caster = Caster(fmt, x.dtype, rounding)
     grain = fmt.element.per_byte
-    for before, plain, data, grid in matrices(x.detach(), out.data, out.scale_codes, fmt.rows):
+    tensors = x.detach(), out.data, out.scale_codes
+    for before, (plain, data, grid) in matrices(fmt.rows, *tensors):
         for part in parts(Rectangle(0, plain.shape[0], 0, plain.shape[1]), fmt.block, grain):
             columns = slice(part.left, part.right)
             wide = caster.widen(plain[part.top : part.bottom, columns], part)
@@ -83,13 +97,19 @@ def quantize(
     return out
 
 
-def check_input(x: Tensor) -> None:
+def check_input(x: Tensor, devices: tuple[str, ...] = ("cpu",)) -> None:
     """Raise for a dtype or device that can't be quantized."""
     if x.dtype not in FLOATS:
         names = ", ".join(str(dtype) for dtype in FLOATS)
         raise ValueError(f"expected a tensor of {names}, got {x.dtype}")
-    if x.device.type != "cpu":
-        raise ValueError(f"expected a tensor on the CPU, got {x.device}; move it with .cpu()")
+    check_place(x.device, devices)
+
+
+def check_place(device: torch.device, devices: tuple[str, ...]) -> None:
+    """Raise for another type of device."""
+    if device.type not in devices:
+        names = "the CPU" if devices == ("cpu",) else "the CPU or a CUDA device"
+        raise ValueError(f"expected a tensor on {names}, got {device}; move it with .to('cpu')")
 
 
 def check_finite(magnitudes: Tensor, place: Rectangle, before: int) -> None:
@@ -107,6 +127,16 @@ def check_finite(magnitudes: Tensor, place: Rectangle, before: int) -> None:
             f"expected finite values, got an infinity or NaN in rows {before + place.top} to "
             f"{before + place.bottom - 1}, columns {place.left} to {place.right - 1}; leave out "
             f"require_finite to saturate infinities and mark blocks with NaN"
+        )
+
+
+def check_finite_codes(q: MXTensor) -> None:
+    """Raise if a block held an infinity or NaN: no other maximum of 32 bits gives such codes."""
+    wrong = (q.scale_codes >= scales.CODE_OF_INF).nonzero()
+    if len(wrong):
+        raise NonFiniteError(
+            f"expected finite values, got an infinity or NaN in block {wrong[0].tolist()}; leave "
+            f"out require_finite to saturate infinities and mark blocks with NaN"
         )
 
 

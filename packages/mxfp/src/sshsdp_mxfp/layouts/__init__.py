@@ -13,7 +13,7 @@ from sshsdp_mxfp.layouts.packed import PackedLayout
 from sshsdp_mxfp.layouts.plain import PlainLayout
 from sshsdp_mxfp.layouts.read import unpack_grid, unpack_scales
 from sshsdp_mxfp.layouts.row_groups import RowGroups
-from sshsdp_mxfp.layouts.span import pack_span
+from sshsdp_mxfp.layouts.span import ScaleSpan, pack_span, pack_spans
 from sshsdp_mxfp.layouts.stacked import StackedLayout
 from sshsdp_mxfp.layouts.swizzled import SwizzledLayout
 from sshsdp_mxfp.layouts.write import ScaleWrite, pack_scales, write_scales
@@ -28,12 +28,14 @@ __all__ = [
     "PlainLayout",
     "RowGroups",
     "ScaleLayout",
+    "ScaleSpan",
     "ScaleWrite",
     "StackedLayout",
     "SwizzledLayout",
     "codes_of_scales",
     "pack_scales",
     "pack_span",
+    "pack_spans",
     "scales_of_codes",
     "unpack_grid",
     "unpack_scales",

@@ -58,6 +58,11 @@ def _read(operand: Tensor, layout: ScaleLayout, band: int) -> Tensor:
     result = torch.empty(shape, dtype=layout.cell, device=operand.device)
     for part, matrix in zip(layout.parts, layout.split(result, band), strict=True):
         cells = storage[part.start : part.start + part.matrix.cells]
+        if cells.is_cuda and matrix.numel():
+            from sshsdp_mxfp.kernels.relayout import prepare_read  # it needs this module
+
+            prepare_read(cells, part.matrix, matrix, band).run()
+            continue
         for rows, blocks in tiles(*matrix.shape):
             values = _gather(cells, part.matrix, rows, blocks, band)
             matrix[rows.start : rows.stop, blocks.start : blocks.stop] = values

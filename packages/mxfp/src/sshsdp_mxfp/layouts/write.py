@@ -8,6 +8,7 @@ from torch import Tensor
 
 from sshsdp_mxfp.layouts.codes import as_cells, to_cells
 from sshsdp_mxfp.layouts.layout import ScaleLayout
+from sshsdp_mxfp.layouts.span import SpanPart, fill_parts
 from sshsdp_mxfp.layouts.tiles import tiles
 
 
@@ -41,13 +42,20 @@ class ScaleWrite:
 def write_scales(writes: Sequence[ScaleWrite]) -> None:
     """Perform writes, in order; several parameters may share an operand, and many do one call.
 
-    All are checked before the first one begins.
+    All are checked before the first one begins. On CUDA devices those of one layout are one launch,
+    and have no order: where rectangles overlap, either's scales stay.
 
     Raises:
         ValueError: for a rectangle beyond the operand, scales of another shape or dtype, an
             operand whose strides are not the layout's, or tensors on different devices.
     """
-    ready = [_Rectangle(write) for write in writes]
+    ready = [CheckedWrite(write) for write in writes]
+    if any(rectangle.cells.is_cuda for rectangle in ready):
+        from sshsdp_mxfp.kernels.relayout import prepare_writes  # it needs this module
+
+        for launch in prepare_writes(ready, direct=True):
+            launch.run()
+        return
     for rectangle in ready:
         rectangle.write()
 
@@ -83,24 +91,36 @@ def pack_scales(
         raise ValueError(f"expected {len(layout.parts)} matrices of scales, got {len(matrices)}")
     if out is None:
         some = scales if isinstance(scales, Tensor) else next(iter(scales), torch.empty(0))
-        operand = layout.allocate(some.device)
+        storage = torch.empty(layout.cells, dtype=layout.cell, device=some.device)
+        operand = layout.operand(storage)
     else:
         operand = out
     ready = [
-        _Rectangle(ScaleWrite(matrix, layout, operand, part=part, band=band, rows=here.matrix.rows))
-        for part, (matrix, here) in enumerate(zip(matrices, layout.parts, strict=True))
+        CheckedWrite(ScaleWrite(each, layout, operand, 0, 0, part, band, here.matrix.rows))
+        for part, (each, here) in enumerate(zip(matrices, layout.parts, strict=True))
     ]
     for rectangle in ready:
         rectangle.check_whole()
-    if out is not None:
-        layout.storage(out).fill_(layout.fill)
+    if operand.is_cuda:
+        fill_parts([SpanPart(each.cells, each.scales, each.matrix, 0, band) for each in ready])
+        return operand
+    layout.storage(operand).fill_(layout.fill)
     for rectangle in ready:
         rectangle.write()
     return operand
 
 
-class _Rectangle:
-    """A write that was found good."""
+class CheckedWrite:
+    """A write that was found good.
+
+    Attributes:
+        cells: storage of the matrix that is written to.
+        matrix: its layout.
+        scales: codes, or floats.
+        row: as of ScaleWrite; likewise `block` and `band`.
+        rows: of the rectangle.
+        blocks: of the rectangle.
+    """
 
     def __init__(self, write: ScaleWrite) -> None:
         layout, parts = write.layout, write.layout.parts
@@ -116,12 +136,12 @@ class _Rectangle:
                 f"got {write.scales.device}"
             )
         part = parts[write.part]
-        self._cells = layout.storage(write.operand)[part.start : part.start + part.matrix.cells]
-        self._matrix, self._cell = part.matrix, layout.cell
-        self._scales = as_cells(write.scales, layout.cell)
-        self._row, self._block, self._band = write.row, write.block, write.band
-        self._rows = self._count_rows(write)
-        self._blocks = int(write.scales.shape[1])
+        self.cells = layout.storage(write.operand)[part.start : part.start + part.matrix.cells]
+        self.matrix, self.cell = part.matrix, layout.cell
+        self.scales = as_cells(write.scales, layout.cell)
+        self.row, self.block, self.band = write.row, write.block, write.band
+        self.rows = self._count_rows(write)
+        self.blocks = int(write.scales.shape[1])
         self._check_bounds()
 
     def _count_rows(self, write: ScaleWrite) -> int:
@@ -129,42 +149,43 @@ class _Rectangle:
         bands = int(write.scales.shape[0])
         rows = write.rows
         if rows is None:
-            full, room = bands * self._band, self._matrix.rows - write.row
-            rows = room if full - self._band < room < full else full
-        if -(-rows // self._band) != bands:
+            full, room = bands * self.band, self.matrix.rows - write.row
+            rows = room if full - self.band < room < full else full
+        if -(-rows // self.band) != bands:
             raise ValueError(
-                f"expected {-(-rows // self._band)} rows of scales for {rows} rows of the operand "
-                f"in bands of {self._band}, got {bands}"
+                f"expected {-(-rows // self.band)} rows of scales for {rows} rows of the operand "
+                f"in bands of {self.band}, got {bands}"
             )
         return rows
 
     def _check_bounds(self) -> None:
-        bottom, right = self._row + self._rows, self._block + self._blocks
-        matrix = self._matrix
-        inside = self._row >= 0 and self._block >= 0
+        bottom, right = self.row + self.rows, self.block + self.blocks
+        matrix = self.matrix
+        inside = self.row >= 0 and self.block >= 0
         if not inside or bottom > matrix.rows or right > matrix.blocks:
             raise ValueError(
                 f"expected a rectangle inside of {matrix.rows} rows and {matrix.blocks} blocks, "
-                f"got rows {self._row} to {bottom} and blocks {self._block} to {right}"
+                f"got rows {self.row} to {bottom} and blocks {self.block} to {right}"
             )
 
     def check_whole(self) -> None:
         """Refuse scales with fewer blocks than the matrix has."""
-        if self._blocks != self._matrix.blocks:
+        if self.blocks != self.matrix.blocks:
             raise ValueError(
-                f"expected scales of {self._matrix.blocks} blocks, got {self._blocks}; write a "
+                f"expected scales of {self.matrix.blocks} blocks, got {self.blocks}; write a "
                 f"part of an operand by write_scales"
             )
 
     def write(self) -> None:
-        device = self._scales.device
-        for rows, blocks in tiles(self._rows, self._blocks):
+        """Perform it, chunk by chunk."""
+        device = self.scales.device
+        for rows, blocks in tiles(self.rows, self.blocks):
             row = torch.arange(rows.start, rows.stop, device=device)
             block = torch.arange(blocks.start, blocks.stop, device=device)
             # Converted before rows repeat.
-            first, last = rows[0] // self._band, rows[-1] // self._band
-            bands = self._scales[first : last + 1, blocks.start : blocks.stop]
-            bands = to_cells(bands, self._cell)
-            values = bands.index_select(0, row // self._band - first)
-            cells = self._matrix.offset((row + self._row).unsqueeze(1), block + self._block)
-            self._cells.scatter_(0, cells.flatten(), values.flatten())
+            first, last = rows[0] // self.band, rows[-1] // self.band
+            bands = self.scales[first : last + 1, blocks.start : blocks.stop]
+            bands = to_cells(bands, self.cell)
+            values = bands.index_select(0, row // self.band - first)
+            cells = self.matrix.offset((row + self.row).unsqueeze(1), block + self.block)
+            self.cells.scatter_(0, cells.flatten(), values.flatten())
