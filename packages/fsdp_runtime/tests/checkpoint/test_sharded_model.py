@@ -7,10 +7,10 @@ from testing.models import TiedModel
 from testing.ranks import run_ranks
 from torch.nn import functional
 
-from sshsdp_fsdp_runtime import Cast, Sharding, Update, fully_shard
+from sshsdp_fsdp_runtime import Cast, Sharding, Update, fully_shard, is_matrix
 from sshsdp_fsdp_runtime.checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint
 from sshsdp_shardchain import Degrees
-from sshsdp_updates import AdamW
+from sshsdp_updates import AdamW, Muon, NorMuon
 from sshsdp_zerosm import connect
 
 STEPS = 2
@@ -25,7 +25,11 @@ def shard(rank, form, seed, degrees=None):
         TiedModel(),
         sharding=[Sharding("**", Degrees(*degrees))],
         formats=[Cast("**", torch.bfloat16)],  # so that loaded main weights have to be cast again
-        updates=[Update("**", AdamW(lr=1e-2))],
+        updates=[
+            Update("layers.*.up.weight", NorMuon(lr=1e-2, ns_dtype=torch.float32)),
+            Update("layers.**", Muon(lr=1e-2, ns_dtype=torch.float32), where=is_matrix),
+            Update("**", AdamW(lr=1e-2)),
+        ],
         transport=connect(rank.rank, rank.world, rank.store, timeout=30),
         form=form,
     )

@@ -163,7 +163,10 @@ class ShardedModule(nn.Module):
         content = self._sharded.optimizer.state_dict()
         return {
             "step": {name: float(fields["step"]) for name, fields in content["state"].items()},
-            "param_groups": content["param_groups"],
+            "param_groups": [
+                {key: _as_json(value) for key, value in group.items()}
+                for group in content["param_groups"]
+            ],
         }
 
     def load_checkpoint_scalars(self, scalars: dict[str, Any]) -> None:
@@ -176,7 +179,7 @@ class ShardedModule(nn.Module):
             content["state"][name]["step"] = torch.tensor(step, dtype=torch.float32)
         for ours, saved in zip(content["param_groups"], scalars["param_groups"], strict=True):
             for key, value in saved.items():
-                ours[key] = tuple(value) if isinstance(ours.get(key), tuple) else value
+                ours[key] = _from_json(key, value, ours.get(key))
         optimizer.load_state_dict(content)
 
     def weights_loaded(self) -> None:
@@ -210,6 +213,35 @@ class ShardedModule(nn.Module):
             "expected a sharded model to stay in this process, got pickle; save it with "
             "save_checkpoint() or model.full_state_dict()"
         )
+
+
+def _as_json(value: Any) -> Any:
+    """A hyperparameter as JSON has it; what JSON has not, as text."""
+    if isinstance(value, torch.Tensor):
+        return value.item()
+    if isinstance(value, str | int | float | bool | list | tuple | None):
+        return value
+    return str(value)
+
+
+def _from_json(key: str, saved: Any, ours: Any) -> Any:
+    """A saved hyperparameter in the type that it has here.
+
+    Raises:
+        ValueError: it is of a kind that JSON has not, and another one than here.
+    """
+    if isinstance(ours, torch.Tensor):
+        return torch.as_tensor(saved, dtype=ours.dtype)
+    if isinstance(ours, tuple):
+        return tuple(saved)
+    if isinstance(ours, str | int | float | bool | list | None):
+        return saved
+    if saved != str(ours):
+        raise ValueError(
+            f"expected {key}={ours}, with which the optimizer was built, got {saved} in the "
+            "checkpoint; build the optimizer as it was"
+        )
+    return ours
 
 
 def fully_shard(

@@ -82,12 +82,13 @@ class Group:
 
 
 class Owned:
-    """One region per member. Given as a function, a region is made and checked when it is used."""
+    """One region per member. Given as a function, a region is made and checked at its first use."""
 
     def __init__(self, what: str, regions: Regions, group: Group) -> None:
         self._what = what
         self._regions = regions
         self._group = group
+        self._made: dict[int, Region] = {}  # chunks of one region ask for it many times
         if not callable(regions):
             owners = tuple(region.rank for region in regions)
             if owners != group.ranks:
@@ -104,10 +105,12 @@ class Owned:
     def __getitem__(self, place: int) -> Region:
         if not callable(self._regions):
             return self._regions[place]
-        rank = self._group.ranks[place]
-        region = self._regions(rank)
-        if region.rank != rank:
-            raise ValueError(f"expected {self._what} of rank {rank}, got {region}")
+        region = self._made.get(place)
+        if region is None:
+            rank = self._group.ranks[place]
+            region = self._made[place] = self._regions(rank)
+            if region.rank != rank:
+                raise ValueError(f"expected {self._what} of rank {rank}, got {region}")
         return region
 
     def all(self) -> list[Region]:
