@@ -26,7 +26,9 @@ CASES = [
 
 def planned(model, ranks, degrees):
     file = str(FOLDER / f"models/{model}.toml")
-    return make_plan(PlanRequest(model=file, world=ranks, nodes=ranks // 8, degrees=degrees))
+    return make_plan(
+        PlanRequest(model=file, world=ranks, nodes=ranks // 8, degrees=degrees, form="private")
+    )
 
 
 def gibibytes(experiment, model):

@@ -9,7 +9,7 @@ from testing.models import TiedModel
 from sshsdp_fsdp_runtime import Cast, ModelSpec, Options, Sharding, Update, build_plan
 from sshsdp_fsdp_runtime.plan.resting import resting_terms
 from sshsdp_shardchain import Degrees
-from sshsdp_updates import SGD, AdamW
+from sshsdp_updates import SGD, AdamW, Lion
 from sshsdp_zerosm import Topology
 
 SPEC = ModelSpec.of(TiedModel())
@@ -21,7 +21,7 @@ RESTING = {"weights", "gradient sums", "main gradients", "main weights", "optimi
     form=st.sampled_from(["shared", "private"]),
     degrees=st.sampled_from([(1, 1, 1), (1, 2, 4), (2, 2, 2), (2, 4, 8), (4, 4, 8), (8, 8, 8)]),
     cast=st.sampled_from([None, torch.bfloat16, torch.float64]),
-    rule=st.sampled_from([AdamW(), SGD(), SGD(momentum=0.9)]),
+    rule=st.sampled_from([AdamW(), Lion(), SGD(), SGD(momentum=0.9)]),
 )
 def test_terms_add_up_to_the_forecast(form, degrees, cast, rule):
     plan = build_plan(

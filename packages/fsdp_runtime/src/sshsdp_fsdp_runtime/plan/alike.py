@@ -38,7 +38,7 @@ def _content(group: GroupPlan, atom: AtomPlan) -> tuple[object, ...]:
     places = (atom.layout.placement(parameter.name) for parameter in atom.parameters)
     return (
         *(atom.degrees, atom.weight_dtype, atom.main_dtype, atom.rule_index, atom.form),
-        atom.layout.numel,
+        *(atom.layout.numel, tuple(unit.name for unit in atom.units)),
         tuple((p.name[start:], p.shape) for p in atom.parameters),
         tuple(unit.name for unit in atom.units),
         tuple((place.offset, place.numel) for place in places),

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from sshsdp_fsdp_runtime.plan.atom import AtomPlan
+from sshsdp_updates import ROW
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,8 @@ def resting_terms(atom: AtomPlan) -> tuple[RestingTerm, ...]:
 
     That is ``w/zero3 + a/zero2 + (a/zero1 if zero1 != zero2) + (m/zero1 if main weights are
     separate) + state/zero1``, and ``w/zero3`` of frozen atoms, with w, a and m the bytes of an
-    element of weights, accumulators and main weights.
+    element of weights, accumulators and main weights. What a rule keeps per row of a matrix is
+    left out: it is nothing beside what it keeps per element.
     """
     degrees = atom.degrees
     terms = [RestingTerm("weights", atom.weight_dtype.itemsize, degrees.zero3)]
@@ -37,7 +39,11 @@ def resting_terms(atom: AtomPlan) -> tuple[RestingTerm, ...]:
         terms.append(RestingTerm("main gradients", main, degrees.zero1))
     if atom.separate_main:
         terms.append(RestingTerm("main weights", main, degrees.zero1))
-    state = sum((field.dtype or atom.main_dtype).itemsize for field in atom.rule.state_fields())
+    state = sum(
+        (field.dtype or atom.main_dtype).itemsize
+        for field in atom.rule.state_fields()
+        if field.unit != ROW
+    )
     if state:
         terms.append(RestingTerm("optimizer state", state, degrees.zero1))
     return tuple(terms)

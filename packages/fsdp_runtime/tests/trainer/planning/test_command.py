@@ -4,7 +4,7 @@ import json
 import re
 import subprocess
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -27,7 +27,12 @@ dtype = "bfloat16"
 "layers.{2}.gate" = { shape = [4, 16], dtype = "float32" }
 "head.weight" = { shape = [64, 16], frozen = true }
 """
-RANKS = ["--nodes", "2", "--ranks-per-node", "4", "--degrees", "2,4,8"]
+RANKS = ["--nodes", "2", "--ranks-per-node", "4", "--degrees", "2,4,8", "--form", "private"]
+
+
+def planned(model):
+    """What RANKS ask for."""
+    return PlanRequest(model=model, nodes=2, ranks_per_node=4, degrees="2,4,8", form="private")
 
 
 @pytest.fixture
@@ -49,7 +54,7 @@ def run_json(capsys, *arguments):
 
 def test_json_holds_the_numbers_of_the_plan(model, capsys):
     shown = run_json(capsys, model, *RANKS, "--rank", "3")
-    plan = make_plan(PlanRequest(model=model, nodes=2, ranks_per_node=4, degrees="2,4,8"))
+    plan = make_plan(planned(model))
     assert shown["signature"] == plan.signature()
     assert shown["topology"] == {"world": 8, "nodes": 2, "ranks_per_node": 4}
     assert [(r["role"], r["local"], r["shared"]) for r in shown["memory"]["rows"]] == [
@@ -70,7 +75,7 @@ def test_json_holds_the_numbers_of_the_plan(model, capsys):
 
 def test_json_says_what_the_rank_holds(model, capsys):
     shown = run_json(capsys, model, *RANKS, "--rank", "3")
-    plan = make_plan(PlanRequest(model=model, nodes=2, ranks_per_node=4, degrees="2,4,8"))
+    plan = make_plan(planned(model))
     ranges = [a["ranges"] for g in shown["groups"] for a in g["atoms"]]
     for atom, levels in zip(plan.atoms, ranges, strict=True):
         for level in Level:
@@ -85,7 +90,7 @@ def test_json_says_what_the_rank_holds(model, capsys):
 def test_tables_show_the_numbers_of_the_plan(model, capsys, wide):
     assert main(["plan", model, *RANKS]) == 0
     text = capsys.readouterr().out
-    plan = make_plan(PlanRequest(model=model, nodes=2, ranks_per_node=4, degrees="2,4,8"))
+    plan = make_plan(planned(model))
     for row in plan.forecast().rows:
         assert re.search(rf"{row.role} +{nbytes_text(row.local)} +{nbytes_text(row.shared)}", text)
     assert nbytes_text(plan.forecast().total_bytes(0)) in text
@@ -96,14 +101,14 @@ def test_tables_show_the_numbers_of_the_plan(model, capsys, wide):
 def test_layers_that_are_alike_are_one_line_with_a_count(model, capsys, wide):
     assert main(["plan", model, *RANKS]) == 0
     text = capsys.readouterr().out
-    assert re.search(r"layers\.\{2:6\} +4 +0,1 +9 +2,4,8", text)
+    assert re.search(r"layers\.\{2:6\} +4 +9 tensors over 2,4,8, ", text)
     assert "layers.{6}.experts.{4}.up" in text
     assert not re.search(r"layers\.3", text)
 
 
 def test_json_holds_the_traffic_and_on_request_every_operation(model, capsys):
     shown = run_json(capsys, model, *RANKS, "--microbatches", "3", "--schedules", "--rank", "5")
-    plan = make_plan(PlanRequest(model=model, nodes=2, ranks_per_node=4, degrees="2,4,8"))
+    plan = make_plan(planned(model))
     assert shown["traffic"]["rows"] == [asdict(row) for row in step_traffic(plan, 5, 3)]
     gather = ScheduleBook(plan).gather(plan.groups[2])
     (phase,) = [
@@ -112,6 +117,20 @@ def test_json_holds_the_traffic_and_on_request_every_operation(model, capsys):
         if (row["purpose"], row["owner"]) == ("gather weights", "layers.2")
     ]
     assert phase == [str(op) for op in gather.ops("gather", 5)]
+
+
+def test_rules_on_units_say_what_is_cut_and_what_moves(model, capsys):
+    options = ["--optimizer", "**.experts.**=muon@heads(8)", "adamw"]
+    shown = run_json(capsys, model, *RANKS, *options)
+    plan = make_plan(replace(planned(model), optimizer=tuple(options[1:])))
+    muon = next(row for row in shown["updates"] if row["rule"] == "muon")
+    made = next(made for made in plan.update_plans if made.rule.name == "muon")
+    assert muon["units"] == ["heads(8)"]
+    assert muon["tensors"] == 48
+    assert muon["pieces"] == 24 * 4 + 24 * 2  # 32 and 16 rows
+    assert (muon["moved"], muon["least"]) == made.moved()
+    assert muon["reserved"] == made.nbytes
+    assert "update temporaries" in {row["role"] for row in shown["memory"]["rows"]}
 
 
 def test_schedules_are_listed_on_request_only(model, capsys, wide):
@@ -160,7 +179,10 @@ def test_fields_hang_below_the_field_whose_bytes_they_share(model, capsys):
     [
         (["--world", "4", "--degrees", "3"], "use Degrees(zero3=2, zero2=2, zero1=2), or 6 ranks"),
         (["--world", "8", "--degrees", "2,3,4"], "use Degrees(zero3=2, zero2=2, zero1=4)"),
-        (["--nodes", "2", "--ranks-per-node", "2", "--form", "shared"], "use form='private', or"),
+        (
+            ["--nodes", "2", "--degrees", "2", "--form", "shared"],
+            "use form='auto', or zero3=1 (as options: --form",
+        ),
         (["--sharding", "layers.**=1"], "(as options: --sharding PATTERN=Z3,Z2,Z1, and --degrees"),
         (["--optimizer", "layers.**=sgd"], "(as options: --optimizer PATTERN=RULE)"),
         (["--cast", "int32"], "(as options: --cast PATTERN=DTYPE)"),

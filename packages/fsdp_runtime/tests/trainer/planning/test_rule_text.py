@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from sshsdp_fsdp_runtime import Cast, Sharding, Update
+from sshsdp_fsdp_runtime import Cast, Sharding, Update, is_matrix
 from sshsdp_fsdp_runtime.trainer import InputError
 from sshsdp_fsdp_runtime.trainer.planning.rule_text import (
     parse_cast,
@@ -12,7 +12,7 @@ from sshsdp_fsdp_runtime.trainer.planning.rule_text import (
     parse_update,
 )
 from sshsdp_shardchain import Degrees
-from sshsdp_updates import SGD, AdamW
+from sshsdp_updates import SGD, AdamW, Muon, columns, heads
 
 
 def test_rules_read_like_their_python_forms():
@@ -25,6 +25,15 @@ def test_rules_read_like_their_python_forms():
     assert parse_update("adamw(betas=(0.9, 0.95))") == Update("**", AdamW(betas=(0.9, 0.95)))
 
 
+def test_a_rule_for_matrices_claims_matrices_and_works_on_the_unit_given():
+    assert parse_update("a.**=muon") == Update("a.**", Muon(), is_matrix)
+    made = parse_update("**.q_proj.weight=Muon(lr=0.02)@heads(128)")
+    assert (made.rule, made.where) == (Muon(lr=0.02), is_matrix)
+    assert made.unit is not None
+    assert made.unit.name == heads(128).name
+    assert parse_update("muon@columns(size=[3, 5])").unit.name == columns((3, 5)).name
+
+
 @pytest.mark.parametrize(
     ("parse", "text", "message"),
     [
@@ -34,7 +43,10 @@ def test_rules_read_like_their_python_forms():
         (parse_sharding, "=1", "expected pattern=value, got '=1'"),
         (parse_sharding, "a=", "expected pattern=value, got 'a='"),
         (parse_cast, "a=bf17", "--cast: expected the name of a dtype, got 'bf17'"),
-        (parse_update, "lamb", "expected one of adamw, .*sgd.*, got 'lamb'"),
+        (parse_update, "lamb", "one of the rules adamw, .*sgd.*, got 'lamb'; .*muon@heads"),
+        (parse_update, "muon@head(3)", "one of the units columns, .*whole.*, got 'head.3.'"),
+        (parse_update, "muon@heads", "missing 1 required positional argument: 'size'"),
+        (parse_update, "muon@heads(0)", "expected units of 1 or more rows or columns, got 0"),
         (parse_update, "sgd(momentum=0.9", r"got 'sgd\(momentum=0.9'"),
         (parse_update, "sgd(0.9)", "expected arguments by name"),
         (parse_update, "sgd(momentun=0.9)", "unexpected keyword argument 'momentun'"),

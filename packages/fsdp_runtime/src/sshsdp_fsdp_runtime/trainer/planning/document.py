@@ -14,6 +14,7 @@ from sshsdp_fsdp_runtime.trainer.planning.sections import (
     formula_rows,
     group_rows,
     schedule_rows,
+    update_rows,
 )
 from sshsdp_fsdp_runtime.trainer.planning.sections.groups import atom_row
 from sshsdp_fsdp_runtime.trainer.planning.view import View
@@ -53,6 +54,7 @@ def document(plan: Plan, view: View) -> dict[str, Any]:
             "rows": [asdict(row) for row in step_traffic(plan, rank, view.microbatches)],
         },
     }
+    content["updates"] = [asdict(row) for row in update_rows(plan)]
     if view.schedules:
         rows = schedule_rows(plan, rank, view.microbatches)
         content["schedules"] = [asdict(row) for row in rows]

@@ -43,10 +43,11 @@ class PlanRequest:
     cast: tuple[str, ...] = ()
     """pattern=dtype: what is computed in; none: as the model was built."""
     optimizer: tuple[str, ...] = ()
-    """pattern=rule, for example 'layers.**=sgd(momentum=0.9)' or just adamw; none: adamw."""
-    form: Literal["shared", "private"] | None = None
-    """Whether ranks of a machine share one mapping of full weights; None: shared on one machine,
-    private on several."""
+    """pattern=rule or pattern=rule@unit, the first that matches wins: for example
+    '**.q_proj.weight=muon@heads(128)' 'layers.**=muon(lr=0.02)' adamw; none: adamw."""
+    form: Literal["auto", "shared", "private"] = Options().form
+    """Whether ranks of a machine share one mapping of full weights; auto: where all ranks that
+    weights are sharded over lie on one machine."""
     slots: int = Options().slots
     """Buffers that groups take turns with."""
 
@@ -88,7 +89,6 @@ def make_plan(request: PlanRequest) -> Plan:
         InputError: whatever can't be read or is refused; the text says what would be accepted.
     """
     topology = request_topology(request)
-    form = request.form or ("shared" if topology.nodes == 1 else "private")
     sharding = _sharding(request)
     casts = [parse_cast(text) for text in request.cast]
     updates = [parse_update(text) for text in request.optimizer]
@@ -101,15 +101,17 @@ def make_plan(request: PlanRequest) -> Plan:
             groups=request.groups or None,
             formats=casts,
             updates=updates or None,
-            options=Options(form=form, slots=request.slots),
+            options=Options(form=request.form, slots=request.slots),
         )
     except ValueError as error:  # PlanError too
         raise InputError(f"{error}{_hint(str(error))}") from error
 
 
 _OPTIONS = {
+    "form=": "--form",
     "Sharding": "--sharding PATTERN=Z3,Z2,Z1, and --degrees Z3,Z2,Z1 for the rest",
     "Update": "--optimizer PATTERN=RULE",
+    "parameter ": "--optimizer PATTERN=RULE@UNIT",
     "Cast": "--cast PATTERN=DTYPE",
 }  # the rules of Python, as options
 

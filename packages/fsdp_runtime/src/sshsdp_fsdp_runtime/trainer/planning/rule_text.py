@@ -2,14 +2,23 @@
 
 import ast
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, TypeVar
 
 import sshsdp_updates
-from sshsdp_fsdp_runtime.plan import Cast, Sharding, Update
+from sshsdp_fsdp_runtime.plan import Cast, Sharding, Update, is_matrix
+from sshsdp_fsdp_runtime.plan.rules import works_on_units
 from sshsdp_fsdp_runtime.trainer.errors import InputError
 from sshsdp_fsdp_runtime.trainer.planning.dtypes import dtype_of
 from sshsdp_shardchain import Degrees
-from sshsdp_updates import UpdateRule
+from sshsdp_updates import TensorUnit, UpdateRule, columns, experts, heads, pieces, whole
+
+Made = TypeVar("Made", bound=Callable[..., Any])
+
+_UNITS: Mapping[str, Callable[..., TensorUnit]] = MappingProxyType(
+    {unit.__name__: unit for unit in (columns, experts, heads, pieces, whole)}
+)
 
 
 def parse_degrees(text: str, option: str) -> Degrees:
@@ -53,31 +62,51 @@ def parse_cast(text: str) -> Cast:
 
 
 def parse_update(text: str) -> Update:
-    """``layers.**=sgd(momentum=0.9)``: a rule of `sshsdp_updates` in any case, with arguments.
+    """``layers.**=sgd(momentum=0.9)`` or ``**.q_proj.weight=muon(lr=0.02)@heads(128)``.
+
+    That is a rule of `sshsdp_updates`, in any case, with arguments where wanted; behind the ``@``
+    the unit that it works on at once. A rule that works on matrices claims nothing else.
 
     Raises:
-        InputError: no such rule, or not with these arguments.
+        InputError: no such rule or unit, or not with these arguments.
     """
     pattern, value = _split(text)
-    name, bracket, rest = value.partition("(")
-    rule = _rules().get(name.strip().lower())
-    if rule is None or (bracket and not rest.endswith(")")):
+    rule_text, at, unit_text = value.partition("@")
+    kind, arguments, named = _call(rule_text, _rules(), "rule")
+    if arguments:
         raise InputError(
-            f"--optimizer: expected one of {', '.join(sorted(_rules()))}, with arguments in"
-            f" brackets where wanted, got {value!r}; 'layers.**=sgd(momentum=0.9)' is an example"
+            f"--optimizer {value}: expected arguments by name, as in sgd(momentum=0.9)"
         )
     try:
-        return Update(pattern, rule(**_arguments(bracket + rest)))
-    except (ValueError, TypeError, SyntaxError) as error:
+        rule = kind(**named)
+        unit: TensorUnit | None = None
+        if at:
+            make, arguments, named = _call(unit_text, _UNITS, "unit")
+            unit = make(*arguments, **named)
+    except (ValueError, TypeError) as error:
         raise InputError(f"--optimizer {value}: {error}") from error
+    return Update(pattern, rule, is_matrix if works_on_units(rule) else None, unit)
 
 
-def _arguments(text: str) -> dict[str, object]:
-    """``(a=1, b=(2, 3))`` as keyword arguments; literals only, nothing is evaluated."""
-    call = ast.parse(f"rule{text or '()'}", mode="eval").body
-    if not isinstance(call, ast.Call) or call.args or any(k.arg is None for k in call.keywords):
-        raise ValueError("expected arguments by name, as in sgd(momentum=0.9)")
-    return {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
+def _call(
+    text: str, known: Mapping[str, Made], what: str
+) -> tuple[Made, list[Any], dict[str, Any]]:
+    """``name(1, a=2)``: what is called so, and its arguments; literals, nothing is evaluated."""
+    name, bracket, rest = text.strip().partition("(")
+    made = known.get(name.strip().lower())
+    if made is None or (bracket and not rest.endswith(")")):
+        raise InputError(
+            f"--optimizer: expected one of the {what}s {', '.join(sorted(known))}, with arguments"
+            f" in brackets where wanted, got {text!r}; 'layers.**=sgd(momentum=0.9)' and"
+            " '**.q_proj.weight=muon@heads(128)' are examples"
+        )
+    try:
+        call = ast.parse(f"f{bracket + rest or '()'}", mode="eval").body
+        assert isinstance(call, ast.Call)
+        positional = [ast.literal_eval(argument) for argument in call.args]
+        return made, positional, {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
+    except (ValueError, SyntaxError) as error:
+        raise InputError(f"--optimizer {text}: {error}") from error
 
 
 def _rules() -> dict[str, type[UpdateRule]]:

@@ -22,6 +22,8 @@ from sshsdp_fsdp_runtime.trainer.planning.sections import (
     schedule_rows,
     schedule_tree,
     traffic_table,
+    update_rows,
+    update_table,
 )
 from sshsdp_fsdp_runtime.trainer.planning.sections.text import count_text
 from sshsdp_fsdp_runtime.trainer.planning.view import View
@@ -39,6 +41,7 @@ def tables(plan: Plan, view: View) -> Iterator[RenderableType]:
     yield memory_table(plan.forecast(), rank)
     yield formula_table(formula_rows(plan))
     yield traffic_table(step_traffic(plan, rank, microbatches), rank, microbatches)
+    yield update_table(update_rows(plan))
     if view.schedules:
         yield schedule_tree(list(schedule_rows(plan, rank, microbatches)), rank)
 

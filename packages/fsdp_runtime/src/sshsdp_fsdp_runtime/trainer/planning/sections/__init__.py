@@ -21,6 +21,11 @@ from sshsdp_fsdp_runtime.trainer.planning.sections.schedules import (
     schedule_tree,
 )
 from sshsdp_fsdp_runtime.trainer.planning.sections.traffic import traffic_table
+from sshsdp_fsdp_runtime.trainer.planning.sections.updates import (
+    UpdateRow,
+    update_rows,
+    update_table,
+)
 
 __all__ = [
     "AtomRow",
@@ -30,6 +35,7 @@ __all__ = [
     "FormulaRow",
     "GroupRow",
     "ScheduleRow",
+    "UpdateRow",
     "chain_rows",
     "chain_table",
     "claim_rows",
@@ -44,4 +50,6 @@ __all__ = [
     "schedule_rows",
     "schedule_tree",
     "traffic_table",
+    "update_rows",
+    "update_table",
 ]

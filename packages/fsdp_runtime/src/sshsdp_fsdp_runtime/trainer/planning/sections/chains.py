@@ -60,8 +60,8 @@ def chain_table(rows: Sequence[ChainRow], rank: int) -> Table:
     """For a terminal."""
     result = table(
         f"shard chains, seen from rank {rank}",
-        *("degrees", "level", "holds", ">chunks", ">copies"),
-        *("gathered from", ">nodes", "holders in the order of the buffer"),
+        *("=degrees", "=level", "holds", ">chunks", ">copies"),
+        *("gathered from", ">nodes", "holders in buffer order"),
     )
     for row in rows:
         result.add_row(
@@ -72,7 +72,7 @@ def chain_table(rows: Sequence[ChainRow], rank: int) -> Table:
             f"{row.replicas:,}",
             ranks_text(row.group),
             f"{row.nodes:,}",
-            f"{row.chunks:,} ranks" if row.owners is None else ranks_text(row.owners),
+            f"{row.chunks:,} of them" if row.owners is None else ranks_text(row.owners),
         )
     return result
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rich.table import Table
+from rich.text import Text
 
 from sshsdp_fsdp_runtime.plan import Claim, Plan
 from sshsdp_fsdp_runtime.trainer.planning.dtypes import dtype_name
@@ -66,14 +67,15 @@ def claim_rows(plan: Plan) -> tuple[ClaimRow, ...]:
 
 def claim_table(rows: tuple[ClaimRow, ...]) -> Table:
     """For a terminal."""
-    result = table("rules and who claimed what", "kind", "says", ">tensors", ">elements", "names")
+    result = table(
+        "rules and who claimed what", "=kind", ">tensors", ">elements", "decision, and for whom"
+    )
     for row in rows:
         result.add_row(
             row.kind,
-            row.decision,
             f"{row.tensors:,}",
             count_text(row.elements),
-            folds_text(row.names, _SHOWN),
+            Text.assemble((row.decision, "bold"), "\n", folds_text(row.names, _SHOWN)),
         )
     return result
 

@@ -83,27 +83,26 @@ def group_rows(plan: Plan) -> tuple[GroupRow, ...]:
 def group_table(rows: tuple[GroupRow, ...]) -> Table:
     """For a terminal."""
     result = table(
-        "groups and atoms",
-        *("group", ">groups", "slots", ">tensors", "degrees", "w", "main", "update"),
-        *("weights are", ">elements", ">padding", ">list of w"),
+        "groups and atoms", "group", ">groups", "atoms of each", ">elements", ">list of w"
     )
     for row in rows:
-        head = ("\n".join(row.modules), f"{row.count:,}", ",".join(map(str, row.slots)))
+        slots = ",".join(map(str, row.slots))
+        noun = "slot" if len(row.slots) == 1 else "slots"
+        head = ("\n".join((*row.modules, f"{noun} {slots}")), f"{row.count:,}")
         for atom in row.atoms:
-            result.add_row(
-                *head,
-                f"{atom.tensors:,}",
-                atom.degrees,
-                atom.weight_dtype,
-                atom.main_dtype or "-",
-                atom.rule or "frozen",
-                atom.form,
-                count_text(atom.elements),
-                f"{atom.padding / max(atom.elements, 1):.2%}",
-                nbytes_text(atom.nbytes),
-            )
-            head = ("", "", "")
+            result.add_row(*head, _words(atom), count_text(atom.elements), nbytes_text(atom.nbytes))
+            head = ("", "")
     return result
+
+
+def _words(atom: AtomRow) -> str:
+    noun = "tensor" if atom.tensors == 1 else "tensors"
+    main = "frozen" if atom.main_dtype is None else f"main {atom.main_dtype}, {atom.rule}"
+    return (
+        f"{atom.tensors:,} {noun} over {atom.degrees}, "
+        f"{atom.padding / max(atom.elements, 1):.2%} padding\n"
+        f"w {atom.weight_dtype} {atom.form}, {main}"
+    )
 
 
 def atom_row(atom: AtomPlan) -> AtomRow:

@@ -60,7 +60,7 @@ def formula_table(rows: Sequence[FormulaRow]) -> Table:
     """For a terminal."""
     result = table(
         "what rests between steps: bytes per element, over the degree that divides them",
-        *("degrees", ">elements", "formula", "terms", ">per element", ">per rank"),
+        *("=degrees", ">elements", "formula", "terms", ">per element", ">per rank"),
     )
     for row in rows:
         result.add_row(

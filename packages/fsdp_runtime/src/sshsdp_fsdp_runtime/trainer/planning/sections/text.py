@@ -42,23 +42,29 @@ def folds_text(folds: Sequence[Fold], limit: int) -> str:
     return "\n".join(shown)
 
 
-def ranks_text(ranks: Sequence[int], limit: int = 8) -> str:
+def ranks_text(ranks: Sequence[int], limit: int = 5) -> str:
     """Ranks in their order, elided in the middle."""
     if len(ranks) <= limit:
         return " ".join(map(str, ranks))
-    head, last = " ".join(map(str, ranks[: limit - 1])), ranks[-1]
-    return f"{head} ... {last} ({len(ranks):,} ranks)"
+    head = " ".join(map(str, ranks[: limit - 1]))
+    return f"{head} ... {ranks[-1]}"
 
 
 def table(title: str, *columns: str) -> Table:
-    """An empty table; columns that start with ``>`` hold numbers."""
-    result = Table(title=title, box=SIMPLE_HEAD, title_justify="left", title_style="bold")
+    """An empty table.
+
+    Columns that start with ``>`` hold numbers and ``=`` short words, neither of which is wrapped;
+    the others share what room is left.
+    """
+    result = Table(
+        title=title, box=SIMPLE_HEAD, pad_edge=False, title_justify="left", title_style="bold"
+    )
     for column in columns:
-        right = column.startswith(">")
+        right, word = column.startswith(">"), column.startswith("=")
         result.add_column(
-            column.removeprefix(">"),
+            column.lstrip(">="),
             justify="right" if right else "left",
-            no_wrap=right,
+            no_wrap=right or word,
             overflow="fold",
         )
     return result

@@ -13,8 +13,8 @@ def traffic_table(rows: Sequence[TrafficRow], rank: int, microbatches: int) -> T
     noun = "microbatch" if microbatches == 1 else "microbatches"
     result = table(
         f"what rank {rank} moves in a step of {microbatches} {noun}",
-        *("purpose", ">runs", ">messages in node", ">bytes in node"),
-        *(">messages between nodes", ">bytes between nodes"),
+        *("purpose", ">runs", ">in node:\nmessages", ">\nbytes"),
+        *(">between:\nmessages", ">\nbytes"),
     )
     for row in rows:
         result.add_row(
