@@ -209,6 +209,17 @@ def test_state_can_be_saved_and_loaded_with_values_per_row(cluster):
     assert torch.equal(first.weight("w", 30), second.weight("w", 30))
 
 
+def test_norms_go_over_the_exchange_where_no_reducer_is_given(cluster):
+    ours = cluster([(Muon(), {"w": torch.zeros(4, 4)})], world=2)
+    ours.set_gradients({"w": torch.ones(4, 4)}, {"w": 16})
+    exchanges = InProcessWorld(2).ranks()
+
+    def norm(rank):
+        return ShardedOptimizer(ours.lists[rank], exchange=exchanges[rank]).grad_norm().item()
+
+    assert ours._each(norm, range(2)) == [4.0, 4.0]
+
+
 def test_fragments_that_are_not_where_holders_say_are_named(cluster):
     (item,) = cluster([(Muon(), {"w": torch.zeros(4, 4)})]).lists[0]
     other = Layout.pack([("pad", 4), ("w", 16)], Degrees(1, 1, 2), 2)

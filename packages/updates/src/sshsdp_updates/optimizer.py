@@ -53,7 +53,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
         Args:
             lists: at least one member in all of them together; the same lists in the same order
                 on every rank.
-            reducer: combines partial norms over ranks; None is a world of one rank.
+            reducer: combines partial norms over ranks; None is the exchange, or else a world of
+                one rank.
             steps: owner of the buffers; None is a :class:`LocalSteps`.
             skip_nonfinite: check the gradient norm before each step and leave everything as it
                 is when it is inf or NaN.
@@ -78,7 +79,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self._skip_nonfinite = skip_nonfinite
         self._flats = [FlatState(item, allocate) for item in lists]
         self._groups = build_groups(rules, self._flats, exchange, limit)
-        self._norm = GradientNorm(self._flats, reducer or LocalReducer())
+        self._norm = GradientNorm(self._flats, reducer or exchange or LocalReducer())
         self.skipped_steps = 0
         self.last_step_skipped = False
         self._built = False

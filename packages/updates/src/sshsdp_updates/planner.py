@@ -5,6 +5,8 @@ from dataclasses import replace
 from functools import lru_cache
 from itertools import groupby
 
+import torch
+
 from sshsdp_shardchain import Owners, Part, Strip, Task, parts
 from sshsdp_updates.declarations import check_declarations, is_staged
 from sshsdp_updates.plan import PlanList, PlanMember, PlannedUnit, UpdatePlan
@@ -168,6 +170,8 @@ class _Rooms:
     def __init__(self, plan: UpdatePlan) -> None:
         self._plan = plan
         self._scratch = lru_cache(maxsize=None)(plan.rule.unit_scratch)
+        # Parts of no sums need as much as all others of their size, and there are few sizes.
+        self._known: dict[tuple[object, ...], int] = {}
 
     def of(self, units: Sequence[PlannedUnit]) -> tuple[_Nbytes, _Nbytes]:
         """Return bytes in slots and beside them, by holder."""
@@ -178,7 +182,18 @@ class _Rooms:
             width, dtype = item.holders.width, item.dtype
             for part in unit.parts:
                 key = (width, part.rank)
-                slots[key] = slots.get(key, 0) + part_nbytes(self._plan.fields, unit, part, dtype)
+                slots[key] = slots.get(key, 0) + self._part(unit, part, dtype)
             key = (width, unit.executor)
             scratch[key] = scratch.get(key, 0) + self._scratch(unit.shape, dtype)
         return slots, scratch
+
+    def _part(self, unit: PlannedUnit, part: Part, dtype: torch.dtype) -> int:
+        fields = self._plan.fields
+        if fields.sums:
+            return part_nbytes(fields, unit, part, dtype)
+        whole = unit.strip.numel if part.rank == unit.executor else 0
+        key = (dtype, unit.contiguous, whole, part.stop - part.start)
+        nbytes = self._known.get(key)
+        if nbytes is None:
+            nbytes = self._known[key] = part_nbytes(fields, unit, part, dtype)
+        return nbytes

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import groupby
 
 import torch
@@ -89,7 +88,6 @@ def part_nbytes(fields: StagedFields, unit: PlannedUnit, part: Part, dtype: torc
     return nbytes + (_room_nbytes(fields.sums, edge.stop - edge.start, dtype) if edge else 0)
 
 
-@lru_cache(maxsize=4096)
 def _room_nbytes(rooms: tuple[Room, ...], numel: int, dtype: torch.dtype) -> int:
     return sum(padded(room.itemsize(dtype) * numel) for room in rooms)
 
