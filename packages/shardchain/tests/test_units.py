@@ -38,20 +38,6 @@ def test_what_a_range_of_the_tensor_holds_of_a_unit_is_a_range_of_the_unit(cut, 
 
 
 @given(units(), st.integers(0, 100), st.integers(0, 100))
-def test_units_that_a_range_may_overlap_are_named_and_contiguous_ones_exactly(cut, first, second):
-    start, stop = sorted((min(first, cut.numel), min(second, cut.numel)))
-    named = set(cut.overlapping(Range(start, stop)))
-    touched = {
-        index
-        for index, strip in enumerate(cut.strips)
-        if any(start <= element < stop for element in elements(strip))
-    }
-    assert touched <= named
-    if cut.contiguous:
-        assert {index for index in named if cut.strips[index].numel} == touched
-
-
-@given(units(), st.integers(0, 100), st.integers(0, 100))
 def test_boxes_are_the_elements_in_order(cut, first, second):
     for strip in cut.strips:
         start, stop = sorted((min(first, strip.numel), min(second, strip.numel)))

@@ -4,7 +4,7 @@ from .chain import ShardChain
 from .choice import Choice
 from .cut import Cut
 from .degrees import Degrees
-from .exchange import ChainHolders, Exchange, Holders, Holding, Part, exchange, held, parts
+from .exchange import ChainHolders, Exchange, Holders, Holding, Part, exchange, parts
 from .fragment import Fragment
 from .layout import Layout
 from .level import Level
@@ -39,7 +39,6 @@ __all__ = [
     "Task",
     "Units",
     "exchange",
-    "held",
     "parts",
     "plan_layout",
 ]

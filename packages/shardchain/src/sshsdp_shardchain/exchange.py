@@ -8,7 +8,6 @@ from typing import Protocol
 
 from .layout import Layout
 from .level import Level
-from .ranges import Range
 from .unit import Strip
 
 
@@ -175,11 +174,6 @@ def exchange(strip: Strip, holdings: Sequence[Holding], executor: int | None = N
             f"got {executor}; use one of them"
         )
     return Exchange(cut, executor)
-
-
-def held(strip: Strip, start: int, stop: int) -> Range:
-    """The positions of a unit that a range of the tensor holds."""
-    return Range(strip.position(start), strip.position(stop))
 
 
 def _owner(steps: Sequence[tuple[int, int]], index: int) -> int:

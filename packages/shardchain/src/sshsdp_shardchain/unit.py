@@ -156,30 +156,3 @@ class Units:
             for start, length in zip(starts, widths, strict=True)
         )
         return cls(numel, strips, False)
-
-    def overlapping(self, held: Range) -> range:
-        """Indexes of units that may have elements in a range of the tensor; all others have none.
-
-        Exact for contiguous units; column units of one matrix are all named.
-        """
-        if held.empty or not self.strips:
-            return range(0)
-        first = _bisect(self.strips, held.start, stops=True)
-        last = _bisect(self.strips, held.stop, stops=False)
-        return range(first, max(first, last))
-
-
-def _bisect(strips: Sequence[Strip], element: int, *, stops: bool) -> int:
-    """Count the units that end at or before (`stops`), or begin before, an element.
-
-    Units begin in ascending order, and so do the matrices that column units end with.
-    """
-    low, high = 0, len(strips)
-    while low < high:
-        middle = (low + high) // 2
-        strip = strips[middle]
-        if strip.stop <= element if stops else strip.start < element:
-            low = middle + 1
-        else:
-            high = middle
-    return low
