@@ -1,5 +1,7 @@
 """A file of names and shapes describes a model as its own code would."""
 
+from itertools import product
+
 import pytest
 import torch
 from hypothesis import given
@@ -8,7 +10,7 @@ from hypothesis import strategies as st
 from sshsdp_fsdp_runtime import ModelSpec
 from sshsdp_fsdp_runtime.trainer import Decoder, DecoderShape, InputError
 from sshsdp_fsdp_runtime.trainer.planning import parse_shapes, read_shape_file
-from sshsdp_fsdp_runtime.trainer.planning.repeats import expand, split_name
+from sshsdp_fsdp_runtime.trainer.planning.repeats import split_name
 
 SHAPE = DecoderShape(vocab=256, context=64, width=64, layers=11, heads=4, kv_heads=2, hidden=160)
 DECODER = """
@@ -80,7 +82,7 @@ def test_elements_of_lists_come_in_numeric_order_whoever_names_them_first():
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=6), st.integers(1, 5))
 def test_braces_name_every_index_once(indices, count):
     text = ",".join(map(str, indices)) + f",{indices[0]}:{indices[0] + count}"
-    names = [".".join(parts) for parts in expand(split_name(f"a.{{{text}}}.w", {}))]
+    names = [".".join(parts) for parts in product(*split_name(f"a.{{{text}}}.w", {}))]
     expected = sorted({*indices, *range(indices[0], indices[0] + count)})
     assert names == [f"a.{index}.w" for index in expected]
 
@@ -99,11 +101,11 @@ def test_braces_name_every_index_once(indices, count):
         ({"parameters": {"a.{n}.w": [1]}}, "in the braces of 'a.{n}.w', got 'n'"),
         ({"parameters": {"a.{3:3}.w": [1]}}, "at least one index in {3:3}"),
         ({"parameters": {"a.*.w": [1]}}, r"got '\*'; write .48. for the indices 0 to 47"),
-        ({"parameters": {"a.{2}.w": [1], "a.1.w": [1]}}, "'a.1.w' is taken already"),
-        ({"parameters": {"a": [1], "a.w": [1]}}, "got 'a.w' where 'a' is taken already"),
-        ({"parameters": {"a.w": [1], "a": [1]}}, "got 'a' where 'a' is taken already"),
+        ({"parameters": {"a.{2}.w": [1], "a.1.w": [1]}}, "got 'a.1.w' again"),
+        ({"parameters": {"a": [1], "a.w": [1]}}, "got 'a' as a module, which is a tensor"),
+        ({"parameters": {"a.w": [1], "a": [1]}}, "got 'a' as a tensor, which is a module"),
         ({"parameters": {"b": {"tied": "a"}}}, "a parameter of the file, got 'a'"),
-        ({"parameters": {"a": [1], "b.{2}": {"tied": "a"}}}, "one name that is tied, got 2"),
+        ({"parameters": {"a": [1], "b.{2}": {"tied": "a"}}}, "one name that is tied, got several"),
         ({"parameters": {"a": [1], "b": {"tied": "a", "shape": [1]}}}, "and nothing else"),
         ({"parameters": {"a": {"shape": [1], "frozen": 1}}}, "true or false, got 1"),
         ({"buffers": {"a": {"shape": [1], "frozen": True}}}, "expected shape, dtype, got 'frozen'"),

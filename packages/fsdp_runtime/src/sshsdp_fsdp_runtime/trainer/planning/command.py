@@ -1,7 +1,9 @@
 """The command `sshsdp plan`."""
 
+import contextlib
+import gc
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -49,6 +51,11 @@ def plan(arguments: Sequence[str]) -> int:
         InputError: what the user can mend.
     """
     command = tyro.cli(PlanCommand, prog="sshsdp plan", args=list(arguments))
+    with _uncollected():
+        return _show(command)
+
+
+def _show(command: PlanCommand) -> int:
     made = make_plan(command.request)
     if not 0 <= command.rank < made.world:
         raise InputError(f"expected --rank below {made.world}, got {command.rank}")
@@ -73,6 +80,18 @@ def plan(arguments: Sequence[str]) -> int:
     else:
         _write(Path(command.json), text)
     return 0
+
+
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """No search for garbage: there is none among 100,000s of planned values, and it takes long."""
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()
 
 
 def _write(path: Path, text: str) -> None:

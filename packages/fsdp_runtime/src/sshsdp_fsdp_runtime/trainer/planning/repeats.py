@@ -10,7 +10,7 @@ A number may be the name of a size.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 
 from sshsdp_fsdp_runtime.trainer.errors import InputError
 
@@ -24,16 +24,6 @@ def split_name(pattern: str, sizes: Mapping[str, int]) -> list[tuple[str, ...]]:
         InputError: a part that is neither a name, a number nor braces.
     """
     return [_choices(part, pattern, sizes) for part in pattern.split(".")]
-
-
-def expand(parts: Sequence[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
-    """Every name, as its parts; the last part with braces runs fastest."""
-    if not parts:
-        yield ()
-        return
-    for head in expand(parts[:-1]):
-        for last in parts[-1]:
-            yield (*head, last)
 
 
 def _choices(part: str, pattern: str, sizes: Mapping[str, int]) -> tuple[str, ...]:

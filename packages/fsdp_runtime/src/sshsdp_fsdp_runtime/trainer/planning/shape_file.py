@@ -32,7 +32,7 @@ from sshsdp_fsdp_runtime.plan import ModelSpec, ParameterSpec
 from sshsdp_fsdp_runtime.trainer.errors import InputError
 from sshsdp_fsdp_runtime.trainer.planning.dtypes import dtype_of
 from sshsdp_fsdp_runtime.trainer.planning.name_tree import NameTree
-from sshsdp_fsdp_runtime.trainer.planning.repeats import expand, split_name
+from sshsdp_fsdp_runtime.trainer.planning.repeats import split_name
 
 _KEYS = ("dtype", "sizes", "parameters", "buffers")
 
@@ -142,8 +142,7 @@ def _tied(pattern: str, value: Mapping[str, Any]) -> str:
 
 
 def _add(tree: NameTree[_Entry], pattern: str, entry: _Entry, sizes: Mapping[str, int]) -> None:
-    for parts in expand(split_name(pattern, sizes)):
-        tree.add(parts, entry)
+    tree.add(split_name(pattern, sizes), entry)
 
 
 def _tie(tree: NameTree[_Entry], pattern: str, target: str) -> None:
@@ -158,18 +157,23 @@ def _tie(tree: NameTree[_Entry], pattern: str, target: str) -> None:
             f"{pattern!r}: expected tied = the name of a parameter of the file, got {target!r};"
             " names with braces can't be tied"
         )
-    names = list(expand(split_name(pattern, {})))
-    if len(names) > 1:
-        raise InputError(f"{pattern!r}: expected one name that is tied, got {len(names)}")
+    choices = split_name(pattern, {})
+    if any(len(names) > 1 for names in choices):
+        raise InputError(f"{pattern!r}: expected one name that is tied, got several")
+    parts = [names[0] for names in choices]
     # Entries are shared by all names of a pattern, a tie belongs to one of them.
     node.values[last] = _Entry(
-        entry.shape, entry.dtype, entry.frozen, False, (*entry.also, ".".join(names[0]))
+        entry.shape, entry.dtype, entry.frozen, False, (*entry.also, ".".join(parts))
     )
-    tree.module(names[0])
+    owner = tree
+    for part in parts[:-1]:
+        owner = owner.child(part)
+    if parts[-1] in owner.values or parts[-1] in owner.children:
+        raise InputError(f"{pattern!r}: expected every name once, got it again")
 
 
 def _spec(tree: NameTree[_Entry]) -> ModelSpec:
-    modules = list(tree.modules())
+    modules = tree.modules()
     return ModelSpec(
         parameters=tuple(_parameters(modules)),
         modules=tuple(module.name for module in modules if module.name),
