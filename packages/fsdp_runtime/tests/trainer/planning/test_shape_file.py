@@ -95,7 +95,7 @@ def test_braces_name_every_index_once(indices, count):
         ({"dtype": "float3"}, "expected the name of a dtype, got 'float3'"),
         ({"sizes": {"n": 0}}, "expected sizes.n as a positive integer, got 0"),
         ({"parameters": {"a": 3}}, "'a': expected a shape as a list, got 3"),
-        ({"parameters": {"a": ["widht"]}}, "sizes .known: none. .* got 'widht'"),
+        ({"parameters": {"a": ["breadth"]}}, "sizes .known: none. .* got 'breadth'"),
         ({"parameters": {"a": [-1]}}, "got -1"),
         ({"parameters": {"a": {"weight": [3]}}}, "got 'weight'; quote names with dots"),
         ({"parameters": {"a.{n}.w": [1]}}, "in the braces of 'a.{n}.w', got 'n'"),
