@@ -264,7 +264,7 @@ def test_frozen_weights_get_no_copy_no_gradient_and_no_state(options):
         assert dtypes == (torch.bfloat16, None, torch.float32)
         assert buffers == (None, None, None)
         assert bytes_["gradient slots"] == adapters
-        assert bytes_["main gradients"] == adapters // 2
+        assert bytes_["gradient sums"] == adapters // 2
         assert bytes_["main weights"] == 0
         assert bytes_["optimizer state"] == 2 * adapters // 2
         assert sorted(state) == sorted(changed) == ["down.weight", "up.weight"]
