@@ -7,8 +7,7 @@ from functools import partial
 from sshsdp_fsdp_runtime.plan.alike import group_kinds
 from sshsdp_fsdp_runtime.plan.plan import Plan
 from sshsdp_fsdp_runtime.plan.schedules import ScheduleBook
-from sshsdp_zerosm import Schedule, Topology
-from sshsdp_zerosm.verification.traffic import op_traffic
+from sshsdp_zerosm import Schedule, Topology, op_traffic
 
 
 @dataclass(frozen=True, slots=True)
