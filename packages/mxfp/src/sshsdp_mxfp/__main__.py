@@ -1,0 +1,7 @@
+"""The command: ``python -m sshsdp_mxfp explain FILE``."""
+
+import sys
+
+from sshsdp_mxfp.explain import main
+
+sys.exit(main())
