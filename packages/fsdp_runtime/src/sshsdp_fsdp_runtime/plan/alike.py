@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from sshsdp_fsdp_runtime.plan.atom import AtomPlan
 from sshsdp_fsdp_runtime.plan.group import GroupPlan
+from sshsdp_fsdp_runtime.plan.packs import PackPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +28,18 @@ def group_kinds(groups: Iterable[GroupPlan]) -> tuple[GroupKind, ...]:
     """The kinds of `groups`, in the order of the first of each."""
     alike: dict[tuple[object, ...], list[GroupPlan]] = {}
     for group in groups:
-        key = tuple(_content(group, atom) for atom in group.atoms)
+        key = (
+            *(_content(group, atom) for atom in group.atoms),
+            tuple(_operands(group, pack) for pack in group.packs),
+        )
         alike.setdefault(key, []).append(group)
     return tuple(GroupKind(tuple(members)) for members in alike.values())
+
+
+def _operands(group: GroupPlan, pack: PackPlan) -> tuple[tuple[str, ...], ...]:
+    """What is packed, apart from the name of the module."""
+    start = len(group.module) + 1 if group.module else 0
+    return tuple(tuple(name[start:] for name in names) for names in pack.operands)
 
 
 def _content(group: GroupPlan, atom: AtomPlan) -> tuple[object, ...]:

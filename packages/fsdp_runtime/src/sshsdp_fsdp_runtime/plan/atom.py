@@ -1,16 +1,19 @@
 """Atoms: parameters of one group that agree in every field, packed field by field."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import accumulate
 
 import torch
 
 from sshsdp_fsdp_runtime.plan.claims import Claim
 from sshsdp_fsdp_runtime.plan.model_spec import ParameterSpec
 from sshsdp_fsdp_runtime.plan.options import Options
+from sshsdp_fsdp_runtime.plan.packs import PackPlan, runs_of
 from sshsdp_fsdp_runtime.plan.rules import PlanError, Update, works_on_units
-from sshsdp_shardchain import Degrees, Layout, Member, plan_layout
+from sshsdp_shardchain import Degrees, Layout, Member, Placements, plan_layout
+from sshsdp_shardchain import Pack as TightMembers
 from sshsdp_updates import TensorUnit, UpdateRule, whole
 
 ALIGN_BYTES = 64  # a cache line, and the widest vector register
@@ -94,6 +97,7 @@ class AtomPlan:
 def build_atoms(
     group: str,
     claims: Iterable[Claim],
+    packs: Sequence[PackPlan],
     updates: Sequence[Update],
     world: int,
     options: Options,
@@ -101,7 +105,8 @@ def build_atoms(
 ) -> tuple[AtomPlan, ...]:
     """Split a group's claims into atoms, keeping the order of the model inside each.
 
-    Members of an atom whose rule works on units are placed anew, so that few units are cut.
+    Members of an atom whose rule works on units are placed anew, so that few units are cut. What is
+    packed lies tight, in the order of the operand and aligned at its start.
 
     Raises:
         PlanError: a parameter has no such units.
@@ -112,7 +117,7 @@ def build_atoms(
         key = (claim.degrees, claim.weight_dtype, _main_dtype(claim), rule)
         buckets.setdefault(key, []).append(claim)
     return tuple(
-        _build_atom(f"{group or 'root'}#{index}", members, updates, world, options, form_of)
+        _build_atom(f"{group or 'root'}#{index}", members, packs, updates, world, options, form_of)
         for index, members in enumerate(buckets.values())
     )
 
@@ -128,6 +133,7 @@ def _main_dtype(claim: Claim) -> torch.dtype | None:
 def _build_atom(
     atom: str,
     claims: Sequence[Claim],
+    packs: Sequence[PackPlan],
     updates: Sequence[Update],
     world: int,
     options: Options,
@@ -138,12 +144,13 @@ def _build_atom(
     align = ALIGN_BYTES // first.weight_dtype.itemsize
     by_name = {claim.parameter.name: claim for claim in claims}
     units = {name: _unit(claim, updates) for name, claim in by_name.items()}
-    sizes = [(name, claim.parameter.numel) for name, claim in by_name.items()]
+    runs = runs_of(tuple(by_name), packs)
     if rule is None or not works_on_units(rule):
-        layout = Layout.pack(sizes, first.degrees, world, align=align)
+        sizes = {name: claim.parameter.numel for name, claim in by_name.items()}
+        layout = _in_order(runs, sizes, first.degrees, world, align)
     else:
         placed = [
-            Member(name, numel, _cuttable(by_name[name], units[name])) for name, numel in sizes
+            TightMembers(tuple(_member(by_name[name], units[name]) for name in run)) for run in runs
         ]
         budget = options.padding_budget
         layout = plan_layout(placed, first.degrees, world, align=align, budget=budget)
@@ -159,6 +166,30 @@ def _build_atom(
         units=tuple(units[name] for name in names),
         form=form_of(first.degrees),
     )
+
+
+def _in_order(
+    runs: Sequence[Sequence[str]],
+    sizes: Mapping[str, int],
+    degrees: Degrees,
+    world: int,
+    align: int,
+) -> Layout:
+    """Runs one after another, each aligned at its start, without gaps inside."""
+    totals = [(run[0], sum(sizes[name] for name in run)) for run in runs]
+    aligned = Layout.pack(totals, degrees, world, align=align)
+    names = [name for run in runs for name in run]
+    offsets = [
+        start
+        for run, placement in zip(runs, aligned.placements, strict=True)
+        for start in accumulate((sizes[name] for name in run[:-1]), initial=placement.offset)
+    ]
+    return Layout(Placements(names, offsets, [sizes[name] for name in names]), aligned.chain)
+
+
+def _member(claim: Claim, unit: TensorUnit) -> Member:
+    parameter = claim.parameter
+    return Member(parameter.name, parameter.numel, _cuttable(claim, unit))
 
 
 def _unit(claim: Claim, updates: Sequence[Update]) -> TensorUnit:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from sshsdp_fsdp_runtime.plan.atom import AtomPlan
 from sshsdp_fsdp_runtime.plan.model_spec import ModelSpec, ParameterSpec
+from sshsdp_fsdp_runtime.plan.packs import PackPlan
 from sshsdp_fsdp_runtime.plan.patterns import matches
 from sshsdp_fsdp_runtime.plan.rules import PlanError
 
@@ -20,11 +21,13 @@ class GroupPlan:
         slot: index of the buffers it uses for gathered weights and gradients of a microbatch.
             Groups with the same slot take turns.
         atoms: its atoms, in order.
+        packs: linear layers of the group that are computed as one.
     """
 
     module: str
     slot: int
     atoms: tuple[AtomPlan, ...]
+    packs: tuple[PackPlan, ...] = ()
 
     @property
     def label(self) -> str:

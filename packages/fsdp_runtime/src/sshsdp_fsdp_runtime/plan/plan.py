@@ -19,7 +19,8 @@ from sshsdp_fsdp_runtime.plan.group import (
 )
 from sshsdp_fsdp_runtime.plan.model_spec import ModelSpec
 from sshsdp_fsdp_runtime.plan.options import Options
-from sshsdp_fsdp_runtime.plan.rules import Cast, PlanError, Sharding, Update
+from sshsdp_fsdp_runtime.plan.packs import PackPlan, plan_packs
+from sshsdp_fsdp_runtime.plan.rules import Cast, Pack, PlanError, Sharding, Update
 from sshsdp_fsdp_runtime.plan.storage import Storage
 from sshsdp_fsdp_runtime.plan.work import plan_work
 from sshsdp_shardchain import Degrees
@@ -62,6 +63,11 @@ class Plan:
         return tuple(atom for group in self.groups for atom in group.atoms)
 
     @property
+    def packs(self) -> tuple[PackPlan, ...]:
+        """All packs, group by group."""
+        return tuple(pack for group in self.groups for pack in group.packs)
+
+    @property
     def reduction_order(self) -> tuple[GroupPlan, ...]:
         """Groups in the order in which every rank reduces them: backward, the root last."""
         return (*reversed(self.groups[:-1]), self.groups[-1])
@@ -73,7 +79,7 @@ class Plan:
     def sections(self) -> dict[str, str]:
         """Digest of each part that must be equal on all ranks; named for error messages."""
         layouts = [
-            (g.module, g.slot, [(a.name, a.layout.signature()) for a in g.atoms])
+            (g.module, g.slot, [(a.name, a.layout.signature()) for a in g.atoms], g.packs)
             for g in self.groups
         ]
         content = {
@@ -104,6 +110,7 @@ class Plan:
         for group in self.groups:
             lines.append(f"group {group.label} (slot {group.slot})")
             lines += [line for atom in group.atoms for line in _describe_atom(atom)]
+            lines += [f"  {pack.describe()}" for pack in group.packs]
         lines += [plan.describe() for plan in self.update_plans]
         return "\n".join([*lines, self.forecast().describe()])
 
@@ -132,6 +139,7 @@ def build_plan(
     *,
     sharding: Sequence[Sharding] | None = None,
     groups: Sequence[str] | None = None,
+    packs: Sequence[Pack] = (),
     formats: Sequence[Cast] = (),
     updates: Sequence[Update] | None = None,
     options: Options | None = None,
@@ -145,6 +153,7 @@ def build_plan(
             of a node, the update over all ranks.
         groups: patterns of modules that are gathered and reduced as one; default: the elements
             of every outermost ``nn.ModuleList``.
+        packs: rules for linear layers that are computed as one.
         formats: rules for the dtype of runtime weights; default: as the model was built.
         updates: rules for optimizers; default: ``AdamW()`` for all.
         options: choices for the whole plan.
@@ -175,10 +184,17 @@ def build_plan(
         return WeightForm.GATHERED if private else WeightForm.ALIASED
 
     members: dict[str, list[Claim]] = {module: [] for module in [*modules, ROOT]}
+    homes = {claim.parameter.name: home_of(claim.parameter, members) for claim in claims}
     for claim in claims:
-        members[home_of(claim.parameter, members)].append(claim)
+        members[homes[claim.parameter.name]].append(claim)
+    packed = plan_packs(spec, packs, claims, updates, homes)
     placed = tuple(
-        GroupPlan(module, slots[module], build_atoms(module, own, updates, world, options, form_of))
+        GroupPlan(
+            module,
+            slots[module],
+            build_atoms(module, own, packed.get(module, ()), updates, world, options, form_of),
+            packed.get(module, ()),
+        )
         for module, own in members.items()
     )
     work = plan_work([atom for group in placed for atom in group.atoms], world)

@@ -1,6 +1,6 @@
 """The rules that a user writes: who is sharded how, computed in what, updated by what."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -55,3 +55,31 @@ class Update:
     rule: UpdateRule
     where: Callable[[ParameterSpec], bool] | None = None
     unit: TensorUnit | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pack:
+    """Linear layers that are computed as one: Q, K and V, or gate and up (paper, section 3).
+
+    In every module that matches `pattern`, the weights of `members` lie one after another, so that
+    one operand of shape [sum of their output features, input features] is a view of them, and so
+    do their biases. Each keeps its name, its unit and its place in checkpoints.
+
+    Args:
+        pattern: of modules.
+        members: names of ``nn.Linear`` modules, relative to the module, in the operand's order.
+
+    Raises:
+        ValueError: there are fewer than two members, or one is there twice.
+    """
+
+    pattern: str
+    members: Sequence[str]
+
+    def __post_init__(self) -> None:
+        if isinstance(self.members, str) or len(set(self.members)) < max(len(self.members), 2):
+            raise ValueError(
+                f"expected two or more different members in Pack({self.pattern!r}), got "
+                f'{self.members!r}; name them like ["query", "key", "value"]'
+            )
+        object.__setattr__(self, "members", tuple(self.members))
