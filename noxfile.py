@@ -21,7 +21,8 @@ CONSTRAINTS = (ROOT / "constraints" / "cpu.txt").as_uri()  # a URI: pip splits p
 WHEELHOUSE = ROOT / "dist"
 RESULTS = ROOT / ".benchmarks"
 PREFIX = "sshsdp-"
-TEST_EXTRAS = ("explain", "huggingface", "plots", "tensorboard", "tokenizers")  # extras that need no GPU
+# Extras that need no GPU.
+TEST_EXTRAS = ("explain", "huggingface", "plots", "tensorboard", "tokenizers")
 TEST_TOOLS = ("hypothesis", "numpy", "pytest", "pytest-benchmark")
 BUILD_TOOLS = ("editables", "hatchling")
 UNUSED = "DEP002=sshsdp-mxfp"  # fsdp_runtime installs the whole before it imports the whole
