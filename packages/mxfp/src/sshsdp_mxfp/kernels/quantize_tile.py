@@ -9,6 +9,17 @@ from sshsdp_mxfp.kernels.definition import encode, encode_stochastic, multiplier
 
 
 @triton.jit
+def widened(value: tl.tensor) -> tl.tensor:
+    """float32 of what was loaded; by bits, as Triton's interpreter has other subnormals."""
+    if value.dtype == tl.bfloat16:
+        pattern = value.to(tl.uint16, bitcast=True).to(tl.uint32) << 16
+        result = pattern.to(tl.float32, bitcast=True)
+    else:
+        result = value.to(tl.float32)
+    return result
+
+
+@triton.jit
 def block_codes(
     value: tl.tensor,
     addend: tl.constexpr,
@@ -208,7 +219,7 @@ def quantize_tile(
     column = left + tl.arange(0, width)
     mask = (row < rows)[:, None] & (column < columns)[None, :]
     place = x + places(row, column, x_down, x_across, x_order)
-    value = tl.load(place, mask=mask, other=0.0).to(tl.float32)
+    value = widened(tl.load(place, mask=mask, other=0.0))
     random = row
     if stochastic:
         group = left // 4 + tl.arange(0, width // 4)

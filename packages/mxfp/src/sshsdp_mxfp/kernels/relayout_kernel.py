@@ -1,7 +1,8 @@
 """Scale layouts in Triton: rectangles into operands, spans of storage, and back.
 
 `offset` and `position` are the formulas of a layout. Indices have 64 bits where `wide` says that
-storage has more than 2^31 cells: divisions by sizes are dear.
+storage has more than 2^31 cells: divisions by sizes are dear. Numbers that indices are made of are
+never compiled in as constants, which have no width.
 """
 
 # mypy: allow-untyped-decorators, disable-error-code="import-untyped,import-not-found"
@@ -40,7 +41,6 @@ def as_cells(value: tl.tensor, cell: tl.constexpr) -> tl.tensor:
 @triton.jit
 def index_of(number: tl.tensor, wide: tl.constexpr) -> tl.tensor:
     """An index of 64 or 32 bits."""
-    number = tl.to_tensor(number)  # a size of 1 is compiled as a constant
     return number.to(tl.int64) if wide else number.to(tl.int32)
 
 
@@ -104,7 +104,7 @@ def fill_run(
     tl.store(target + cell, tl.where(scale, value, fill), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["row", "block", "band", "size"])
 def write_one(
     rows: tl.tensor,
     blocks: tl.tensor,
@@ -160,7 +160,7 @@ def write_many(
     )  # fmt: skip
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["begin", "band", "size"])
 def fill_one(
     cells: tl.tensor,
     begin: tl.tensor,
@@ -216,7 +216,7 @@ def fill_many(
     )  # fmt: skip
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["band", "size"])
 def read_matrix(
     rows: tl.tensor,
     blocks: tl.tensor,

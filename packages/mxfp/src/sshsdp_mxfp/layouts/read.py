@@ -46,7 +46,7 @@ def unpack_grid(operand: Tensor, layout: ScaleLayout, band: int = 32) -> Tensor:
     storage = layout.storage(operand)
     matrices = layout.split(as_cells(grid, layout.cell), band)
     for number, (part, matrix) in enumerate(zip(layout.parts, matrices, strict=True)):
-        cells = storage[part.start : part.start + part.matrix.cells]
+        cells = storage.narrow(0, part.start, part.matrix.cells)
         _check_bands(cells, part.matrix, matrix, band, number)
     return grid
 
@@ -57,7 +57,7 @@ def _read(operand: Tensor, layout: ScaleLayout, band: int) -> Tensor:
     shape = banded(layout.logical_shape, band)
     result = torch.empty(shape, dtype=layout.cell, device=operand.device)
     for part, matrix in zip(layout.parts, layout.split(result, band), strict=True):
-        cells = storage[part.start : part.start + part.matrix.cells]
+        cells = storage.narrow(0, part.start, part.matrix.cells)
         if cells.is_cuda and matrix.numel():
             from sshsdp_mxfp.kernels.relayout import prepare_read  # it needs this module
 

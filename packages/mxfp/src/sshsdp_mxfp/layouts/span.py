@@ -54,7 +54,7 @@ class ScaleSpan:
             first = max(self.start, part.start)
             last = min(self.stop, part.start + part.matrix.cells)
             if first < last:
-                target = self.out[first - self.start : last - self.start]
+                target = self.out.narrow(0, first - self.start, last - first)
                 yield SpanPart(target, source, part.matrix, first - part.start, self.band)
 
 

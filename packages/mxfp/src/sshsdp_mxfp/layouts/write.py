@@ -136,7 +136,7 @@ class CheckedWrite:
                 f"got {write.scales.device}"
             )
         part = parts[write.part]
-        self.cells = layout.storage(write.operand)[part.start : part.start + part.matrix.cells]
+        self.cells = layout.storage(write.operand).narrow(0, part.start, part.matrix.cells)
         self.matrix, self.cell = part.matrix, layout.cell
         self.scales = as_cells(write.scales, layout.cell)
         self.row, self.block, self.band = write.row, write.block, write.band
