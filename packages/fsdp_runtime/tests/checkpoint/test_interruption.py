@@ -129,8 +129,8 @@ def test_an_existing_checkpoint_is_never_overwritten(tmp_path):
 def test_a_newer_format_is_refused(tmp_path):
     save_checkpoint(tmp_path / "a", single(), {})
     content = json.loads((tmp_path / "a" / "manifest.json").read_text())
-    (tmp_path / "a" / "manifest.json").write_text(json.dumps(content | {"version": 2}))
-    with pytest.raises(CheckpointError, match=r"format version 1 or older in .*/a, got 2"):
+    (tmp_path / "a" / "manifest.json").write_text(json.dumps(content | {"version": 3}))
+    with pytest.raises(CheckpointError, match=r"format version 2 or older in .*/a, got 3"):
         load_checkpoint(tmp_path / "a", single())
 
 

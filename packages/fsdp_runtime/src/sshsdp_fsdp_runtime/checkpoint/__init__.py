@@ -10,7 +10,9 @@ from sshsdp_fsdp_runtime.checkpoint.errors import (
     IncompleteCheckpointError,
 )
 from sshsdp_fsdp_runtime.checkpoint.folder import newest_checkpoint
+from sshsdp_fsdp_runtime.checkpoint.from_torch import load_torch_checkpoint
 from sshsdp_fsdp_runtime.checkpoint.load import load_checkpoint
+from sshsdp_fsdp_runtime.checkpoint.pending import PendingSave
 from sshsdp_fsdp_runtime.checkpoint.protocol import Checkpointable, CheckpointTransport
 from sshsdp_fsdp_runtime.checkpoint.save import save_checkpoint
 
@@ -20,7 +22,9 @@ __all__ = [
     "CheckpointTransport",
     "Checkpointable",
     "IncompleteCheckpointError",
+    "PendingSave",
     "load_checkpoint",
+    "load_torch_checkpoint",
     "newest_checkpoint",
     "save_checkpoint",
 ]

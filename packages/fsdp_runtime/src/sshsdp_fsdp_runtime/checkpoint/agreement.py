@@ -11,6 +11,7 @@ from sshsdp_fsdp_runtime.checkpoint.errors import (
     CheckpointMismatchError,
     IncompleteCheckpointError,
 )
+from sshsdp_fsdp_runtime.checkpoint.messages import exchange_all
 from sshsdp_fsdp_runtime.checkpoint.protocol import CheckpointTransport
 
 _T = TypeVar("_T")
@@ -43,7 +44,7 @@ def agree(transport: CheckpointTransport, action: Callable[[], _T]) -> list[_T]:
     except (Exception, CheckpointException) as error:
         cause = error
         message = _describe(error)
-    answers = [json.loads(a) for a in transport.exchange(json.dumps(message).encode())]
+    answers = [json.loads(a) for a in exchange_all(transport, json.dumps(message).encode())]
     for rank, answer in enumerate(answers):
         if "error" in answer:
             # What every rank found alike needs no rank; anything else says where to look.

@@ -1,5 +1,6 @@
 """Folders of checkpoints: how one appears at once, and which is the newest."""
 
+import logging
 import os
 import shutil
 from pathlib import Path
@@ -7,7 +8,9 @@ from pathlib import Path
 from sshsdp_fsdp_runtime.checkpoint.errors import CheckpointError
 from sshsdp_fsdp_runtime.checkpoint.manifest import FILE_NAME, Manifest
 
+METADATA = ".metadata"  # torch's name of its table of contents
 _UNFINISHED = ".unfinished"
+_log = logging.getLogger(__name__)
 
 
 def staging_folder(path: Path) -> Path:
@@ -40,28 +43,47 @@ def commit(path: Path) -> None:
     _sync(path.parent)
 
 
-def files_of(folder: Path) -> dict[str, int]:
-    """Name -> bytes of the files in a folder, the manifest aside."""
-    files = sorted(file for file in folder.iterdir() if file.name != FILE_NAME)
-    return {file.name: file.stat().st_size for file in files}
-
-
-def newest_checkpoint(folder: str | os.PathLike[str]) -> Path | None:
+def newest_checkpoint(folder: str | os.PathLike[str], *, contents: bool = False) -> Path | None:
     """The complete checkpoint directly in `folder` with the highest step, then the latest; or None.
 
-    Interrupted and damaged ones are passed over, and so is whatever else the folder holds.
+    Damaged ones are passed over, with a warning in the log that says why. Unfinished saves, and
+    whatever else the folder holds, are no checkpoints.
+
+    Args:
+        folder: may be absent.
+        contents: also compare checksums, from the newest checkpoint down until one is whole; reads
+            every byte of it.
     """
-    found: list[tuple[int, float, str, Path]] = []
+    found: list[tuple[int, float, str, Path, Manifest]] = []
     root = Path(folder)
     for path in root.iterdir() if root.is_dir() else ():
         if path.is_dir() and not path.name.endswith(_UNFINISHED):
             try:
                 manifest = Manifest.read(path)
                 manifest.check_files(path)
-            except CheckpointError:
+            except CheckpointError as error:
+                _pass_over(path, error)
                 continue
-            found.append((manifest.step, manifest.saved_at, path.name, path))
-    return max(found)[-1] if found else None
+            found.append((manifest.step, manifest.saved_at, path.name, path, manifest))
+    for *_, path, manifest in sorted(found, key=lambda row: row[:3], reverse=True):
+        try:
+            if contents:
+                manifest.check_contents(path)
+        except CheckpointError as error:
+            _pass_over(path, error)
+            continue
+        return path
+    return None
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Whether a folder holds a checkpoint, of whatever state."""
+    return any((path / name).exists() for name in (FILE_NAME, METADATA))
+
+
+def _pass_over(path: Path, error: CheckpointError) -> None:
+    if is_checkpoint(path):
+        _log.warning("checkpoint passed over: %s", error)
 
 
 def _sync(folder: Path) -> None:

@@ -1,31 +1,34 @@
 """Reads a checkpoint into a model of any world size and degrees."""
 
 import os
-import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.distributed.checkpoint.filesystem import FileSystemReader
-from torch.distributed.checkpoint.state_dict_loader import load
 
 from sshsdp_fsdp_runtime.checkpoint.agreement import agree
 from sshsdp_fsdp_runtime.checkpoint.errors import CheckpointMismatchError
 from sshsdp_fsdp_runtime.checkpoint.extra import Extra
 from sshsdp_fsdp_runtime.checkpoint.extra import Path as ExtraPath
 from sshsdp_fsdp_runtime.checkpoint.manifest import Manifest, SavedExtra
-from sshsdp_fsdp_runtime.checkpoint.process_group import process_group
 from sshsdp_fsdp_runtime.checkpoint.protocol import Checkpointable
+from sshsdp_fsdp_runtime.checkpoint.reading import read_into
 from sshsdp_fsdp_runtime.checkpoint.signature import Signature
 from sshsdp_fsdp_runtime.checkpoint.state import state_dict
 
 
-def load_checkpoint(path: str | os.PathLike[str], model: Checkpointable) -> dict[str, object]:
+def load_checkpoint(
+    path: str | os.PathLike[str], model: Checkpointable, *, verify: bool = True
+) -> dict[str, object]:
     """Load what `save_checkpoint` wrote, in place. Collective; `path` is the same everywhere.
+
+    Ranks read what they hold and tell each other nothing but that they have.
 
     Args:
         path: folder of a complete checkpoint, saved at any world size and degrees.
         model: has the names, shapes and dtypes of the saved one.
+        verify: compare checksums before anything is changed: every file is read once more, each
+            by one rank. Lengths are compared in any case.
 
     Returns:
         The saved `extra`, tensors on the CPU. ``"per_rank"``, if it was saved, is the entry of the
@@ -33,12 +36,12 @@ def load_checkpoint(path: str | os.PathLike[str], model: Checkpointable) -> dict
 
     Raises:
         CheckpointMismatchError: the checkpoint is of another model; nothing was changed.
-        IncompleteCheckpointError: the save was interrupted, or files are missing; nothing was
-            changed.
+        IncompleteCheckpointError: the save was interrupted, or files are missing or damaged;
+            nothing was changed.
         CheckpointError: it cannot be read. If the text speaks of reading, the model may be half
             overwritten: load another checkpoint before using it. On every rank the same.
     """
-    steps = _Load(Path(path), model)
+    steps = _Load(Path(path), model, verify)
     agree(model.transport, steps.prepare)
     agree(model.transport, steps.read)
     agree(model.transport, steps.finish)
@@ -49,8 +52,9 @@ def load_checkpoint(path: str | os.PathLike[str], model: Checkpointable) -> dict
 class _Load:
     """The steps of one rank; every step is followed by an agreement of all ranks."""
 
-    def __init__(self, path: Path, model: Checkpointable) -> None:
+    def __init__(self, path: Path, model: Checkpointable, verify: bool) -> None:
         self.path = path
+        self.verify = verify
         self.model = model
         self.rank = model.transport.rank
         self.result: dict[str, object] = {}
@@ -66,8 +70,9 @@ class _Load:
             )
         if self.rank == 0:
             self.manifest.check_files(self.path)
+        if self.verify:
+            self.manifest.check_contents(self.path, self.rank, self.model.transport.world)
         self.state = state_dict(entries, self.rank)
-        self.group = process_group(self.model.transport)
 
     def read(self) -> None:
         """Read this rank's elements into the model, and the tensors of `extra`."""
@@ -76,15 +81,7 @@ class _Load:
             known = self.rank < len(self.manifest.per_rank)
             own = self.manifest.per_rank[self.rank] if known else SavedExtra()
             self.result["per_rank"] = self._allocate(own)
-        with warnings.catch_warnings():
-            # torch warns when it loads without a process group, which is meant at world 1.
-            warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
-            load(
-                self.state,
-                storage_reader=FileSystemReader(self.path),
-                process_group=self.group,
-                no_dist=self.group is None,
-            )
+        read_into(self.state, self.path)
 
     def finish(self) -> None:
         """Give the model its scalars."""

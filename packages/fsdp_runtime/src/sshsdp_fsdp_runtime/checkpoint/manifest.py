@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from sshsdp_fsdp_runtime.checkpoint.errors import CheckpointError, IncompleteCheckpointError
+from sshsdp_fsdp_runtime.checkpoint.integrity import FileFacts
 from sshsdp_fsdp_runtime.checkpoint.signature import Signature
 
 FILE_NAME = "manifest.json"
 FORMAT = "sshsdp-checkpoint"
-VERSION = 1
+VERSION = 2  # 1 (release 0.1.0) had lengths of files without checksums, and no layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,9 @@ class Manifest:
         scalars: of `Checkpointable.checkpoint_scalars`.
         extra: the caller's values.
         per_rank: the caller's values per rank, one for each of `world` ranks, or none at all.
-        files: name -> bytes of every other file of the folder.
+        files: name -> what every other file of the folder has to be.
+        layout: of `Checkpointable.checkpoint_layout`: for people, no part of what is loaded.
+        version: of the format that the file was written in.
     """
 
     world: int
@@ -64,7 +67,9 @@ class Manifest:
     scalars: Any
     extra: SavedExtra
     per_rank: tuple[SavedExtra, ...] = ()
-    files: Mapping[str, int] = field(default_factory=dict)
+    files: Mapping[str, FileFacts] = field(default_factory=dict)
+    layout: Mapping[str, Any] = field(default_factory=dict)
+    version: int = VERSION
 
     def write(self, folder: Path) -> None:
         """Write the file, forced to the disk."""
@@ -78,7 +83,8 @@ class Manifest:
             "scalars": self.scalars,
             "extra": asdict(self.extra),
             "per_rank": [asdict(extra) for extra in self.per_rank],
-            "files": dict(self.files),
+            "files": {name: asdict(facts) for name, facts in self.files.items()},
+            "layout": dict(self.layout),
         }
         with (folder / FILE_NAME).open("w", encoding="utf-8") as file:
             json.dump(content, file, indent=1)
@@ -104,7 +110,8 @@ class Manifest:
                 f"expected a complete checkpoint, got {folder}, which is incomplete (no readable "
                 f"{FILE_NAME}: its save did not finish); load an earlier one and delete this one"
             ) from None
-        _check_format(folder, content)
+        version = _check_format(folder, content)
+        content = _upgraded(content, version)
         return cls(
             world=content["world"],
             step=content["step"],
@@ -113,35 +120,50 @@ class Manifest:
             scalars=content["scalars"],
             extra=SavedExtra.from_json(content["extra"]),
             per_rank=tuple(SavedExtra.from_json(row) for row in content["per_rank"]),
-            files=content["files"],
+            files={name: FileFacts.from_json(row) for name, row in content["files"].items()},
+            layout=content["layout"],
+            version=version,
         )
 
     def check_files(self, folder: Path) -> None:
-        """Compare the folder with the list of its files.
+        """Compare the folder with the list of its files and their lengths.
 
         Raises:
             IncompleteCheckpointError: a file is missing or cut off.
         """
-        for name, nbytes in self.files.items():
-            file = folder / name
-            found = file.stat().st_size if file.exists() else None
-            if found != nbytes:
-                state = "missing" if found is None else f"{found} bytes long"
-                raise IncompleteCheckpointError(
-                    f"expected {name} of {nbytes} bytes in {folder}, which is incomplete: the file "
-                    f"is {state}; copy the folder again or load an earlier one"
-                )
+        for name, facts in self.files.items():
+            facts.check_length(folder / name)
+
+    def check_contents(self, folder: Path, part: int = 0, parts: int = 1) -> None:
+        """Compare checksums; reads every file whole, or one of `parts` shares of the files.
+
+        Raises:
+            IncompleteCheckpointError: a file does not hold what was written.
+        """
+        for name in sorted(self.files)[part::parts]:
+            self.files[name].check_content(folder / name)
 
 
-def _check_format(folder: Path, content: object) -> None:
+def _check_format(folder: Path, content: object) -> int:
     found = content.get("format") if isinstance(content, dict) else None
     if not isinstance(content, dict) or found != FORMAT:
         raise CheckpointError(
             f"expected format {FORMAT!r} in {folder / FILE_NAME}, got {found!r}; "
             "this folder was written by something else"
         )
-    if content["version"] > VERSION:
+    version = content["version"]
+    if version > VERSION:
         raise CheckpointError(
-            f"expected format version {VERSION} or older in {folder}, got {content['version']}; "
+            f"expected format version {VERSION} or older in {folder}, got {version}; "
             "load it with the newer release that wrote it"
         )
+    return int(version)
+
+
+def _upgraded(content: dict[str, Any], version: int) -> dict[str, Any]:
+    """What a file of an older version means today."""
+    if version == 1:
+        lengths = content["files"].items()
+        files = {name: {"nbytes": nbytes, "crc32": None} for name, nbytes in lengths}
+        content = {**content, "files": files, "layout": {}}
+    return content

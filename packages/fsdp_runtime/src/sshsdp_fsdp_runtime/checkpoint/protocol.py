@@ -24,6 +24,11 @@ class CheckpointTransport(Protocol):
         """Seconds after which a wait for another rank fails."""
         ...
 
+    @property
+    def max_exchange_bytes(self) -> int:
+        """Longest payload of an exchange."""
+        ...
+
     def exchange(self, payload: bytes) -> list[bytes]:
         """All ranks' payloads in rank order. Collective."""
         ...
@@ -47,6 +52,10 @@ class Checkpointable(Protocol):
 
     def load_checkpoint_scalars(self, scalars: dict[str, Any]) -> None:
         """Take back what `checkpoint_scalars` gave; tuples come back as lists."""
+        ...
+
+    def checkpoint_layout(self) -> Mapping[str, Any]:
+        """How the ranks share the model, for people: JSON values, equal on all ranks."""
         ...
 
     def weights_loaded(self) -> None:

@@ -1,34 +1,31 @@
 """Writes a checkpoint: each rank its own elements, and the folder appears whole or not at all."""
 
-import hashlib
-import json
 import os
+import pickle
 import shutil
 import time
-import warnings
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
-
-import torch
-from torch.distributed.checkpoint.filesystem import FileSystemWriter
-from torch.distributed.checkpoint.state_dict_saver import save
 
 from sshsdp_fsdp_runtime.checkpoint.agreement import agree
+from sshsdp_fsdp_runtime.checkpoint.contents import Contents
 from sshsdp_fsdp_runtime.checkpoint.errors import CheckpointError
-from sshsdp_fsdp_runtime.checkpoint.extra import Extra, pointer
-from sshsdp_fsdp_runtime.checkpoint.folder import commit, files_of, open_staging, staging_folder
-from sshsdp_fsdp_runtime.checkpoint.manifest import ExtraTensor, Manifest, SavedExtra
-from sshsdp_fsdp_runtime.checkpoint.process_group import process_group
+from sshsdp_fsdp_runtime.checkpoint.folder import open_staging, staging_folder
+from sshsdp_fsdp_runtime.checkpoint.manifest import Manifest
+from sshsdp_fsdp_runtime.checkpoint.messages import exchange_all
+from sshsdp_fsdp_runtime.checkpoint.pending import PendingSave, finish_pending
 from sshsdp_fsdp_runtime.checkpoint.protocol import Checkpointable
-from sshsdp_fsdp_runtime.checkpoint.signature import Signature
-from sshsdp_fsdp_runtime.checkpoint.state import state_dict
+from sshsdp_fsdp_runtime.checkpoint.state import snapshot
+from sshsdp_fsdp_runtime.checkpoint.write import Planning, Write
 
 
 def save_checkpoint(
-    path: str | os.PathLike[str], model: Checkpointable, extra: Mapping[str, object]
-) -> None:
+    path: str | os.PathLike[str],
+    model: Checkpointable,
+    extra: Mapping[str, object],
+    *,
+    asynchronous: bool = False,
+) -> PendingSave:
     """Save a model, its optimizer and the caller's values. Collective.
 
     Every rank writes the elements it owns into a hidden sibling folder that all ranks reach; after
@@ -41,124 +38,93 @@ def save_checkpoint(
         extra: JSON values and tensors, rank 0's are saved. ``extra["step"]``, an int, orders the
             checkpoints of a folder. ``extra["per_rank"]`` may differ between ranks: each rank's is
             kept for the rank of the same number.
+        asynchronous: return as soon as this rank has a copy, in memory, of the elements that it
+            saves; they are written while training goes on. A save that is begun before waits for
+            the one in flight.
+
+    Returns:
+        The save; its ``wait()`` returns when the checkpoint is there. It is when this function
+        returns, unless `asynchronous`.
 
     Raises:
-        CheckpointError: on every rank the same; nothing is at `path` then.
+        CheckpointError: on every rank the same; nothing is at `path` then. Also when the save that
+            was in flight has failed.
     """
+    finish_pending(model.transport)
     steps = _Save(Path(path), model, extra)
     transport = model.transport
-    steps.compare(agree(transport, steps.prepare))
+    answers = agree(transport, steps.collect)
+    steps.contents.compare(answers)
     try:
         agree(transport, steps.open)
-        agree(transport, steps.join)
-        agree(transport, steps.write)
-        agree(transport, steps.commit)
+        agree(transport, lambda: steps.plan(copy=asynchronous))
+        agree(transport, steps.finish_plan)
+        if asynchronous:
+            return PendingSave(steps.path, transport, steps.write)
+        agree(transport, steps.write.write)
+        agree(transport, steps.write.commit)
     except CheckpointError:
-        if transport.rank == 0:
-            shutil.rmtree(steps.staging, ignore_errors=True)
+        steps.discard()
         raise
+    return PendingSave(steps.path, transport, None)
 
 
 class _Save:
     """The steps of one rank; every step is followed by an agreement of all ranks."""
 
+    contents: Contents
+    write: Write
+
     def __init__(self, path: Path, model: Checkpointable, extra: Mapping[str, object]) -> None:
         self.path = path
-        self.staging = staging_folder(path)
-        self.model = model
-        self.transport = model.transport
-        self.rank = model.transport.rank
-        self.extra = extra
-        self.state: dict[str, Any] = {}
-        self.group: torch.distributed.ProcessGroup | None = None
+        self._staging = staging_folder(path)
+        self._model = model
+        self._extra = extra
+        self._rank = model.transport.rank
 
-    def prepare(self) -> dict[str, Any]:
-        """Collect what to write; the answer is what ranks compare and rank 0 records."""
-        entries = list(self.model.checkpoint_tensors())
-        self.signature = Signature.of(entries)
-        self.scalars = Extra.split(dict(self.model.checkpoint_scalars()), "scalars")
-        if self.scalars.tensors:
-            raise CheckpointError("expected JSON values as scalars of the model, got tensors")
-        self.state = state_dict(entries, self.rank)
-        shared = {key: value for key, value in self.extra.items() if key != "per_rank"}
-        step = shared.get("step")
-        self.step = step if isinstance(step, int) else -1
-        self.shared = self._add(Extra.split(shared), "extra", write=self.rank == 0)
-        own = None
-        if "per_rank" in self.extra:
-            split = Extra.split(self.extra["per_rank"], "extra/per_rank")
-            own = self._add(split, f"per_rank/{self.rank}", write=True)
-        scalars = json.dumps(self.scalars.values).encode()
-        return {
-            "tensors": self.signature.digest(),
-            "scalars": hashlib.sha256(scalars).hexdigest(),
-            "per_rank": None if own is None else asdict(own),
-        }
-
-    def compare(self, answers: list[dict[str, Any]]) -> None:
-        """Refuse to save what ranks do not agree about; same result on every rank."""
-        for rank, answer in enumerate(answers):
-            for what in ("tensors", "scalars"):
-                if answer[what] != answers[0][what]:
-                    raise CheckpointError(
-                        f"expected the same {what} on all ranks, got other ones on rank {rank} "
-                        "than on rank 0; all ranks have to save the same model"
-                    )
-        rows = [answer["per_rank"] for answer in answers]
-        missing = [rank for rank, row in enumerate(rows) if row is None]
-        if missing and len(missing) < len(rows):
-            raise CheckpointError(
-                f"expected extra['per_rank'] on all ranks or on none, got none on ranks {missing}"
-            )
-        self.per_rank = () if missing else tuple(SavedExtra.from_json(row) for row in rows)
+    def collect(self) -> dict[str, object]:
+        """Collect what to write; the answer is what ranks compare."""
+        self.contents = Contents(self._model, self._extra)
+        return self.contents.answer()
 
     def open(self) -> None:
         """Rank 0 makes the folder."""
-        if self.rank == 0:
+        if self._rank == 0:
             open_staging(self.path)
 
-    def join(self) -> None:
-        """See the folder, and have a process group."""
-        if not self.staging.is_dir():
+    def plan(self, *, copy: bool) -> None:
+        """See the folder, and plan this rank's part, of a copy of the state if asked."""
+        if not self._staging.is_dir():
             raise CheckpointError(
                 f"expected a file system that all ranks share, got none of rank 0's "
-                f"{self.staging}; choose a path that every rank reaches"
+                f"{self._staging}; choose a path that every rank reaches"
             )
-        self.group = process_group(self.transport)
+        state = snapshot(self.contents.state) if copy else self.contents.state
+        self._planning = Planning(self.path, state, self._rank)
+        self._local = self._planning.local()
 
-    def write(self) -> None:
-        """Write this rank's elements."""
-        with warnings.catch_warnings():
-            # torch warns when it saves without a process group, which is meant at world 1.
-            warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
-            save(
-                self.state,
-                storage_writer=FileSystemWriter(self.staging),
-                process_group=self.group,
-                no_dist=self.group is None,
-            )
-
-    def commit(self) -> None:
-        """Rank 0 writes the manifest, last, and lets the folder appear."""
-        if self.rank == 0:
-            Manifest(
-                world=self.transport.world,
-                step=self.step,
+    def finish_plan(self) -> None:
+        """Hear all plans. Collective."""
+        transport, contents = self._model.transport, self.contents
+        plans = [pickle.loads(p) for p in exchange_all(transport, pickle.dumps(self._local))]
+        self.write = Write(
+            path=self.path,
+            local=self._planning.finish(plans),
+            manifest=Manifest(
+                world=transport.world,
+                step=contents.step,
                 saved_at=time.time(),
-                signature=self.signature,
-                scalars=self.scalars.values,
-                extra=self.shared,
-                per_rank=self.per_rank,
-                files=files_of(self.staging),
-            ).write(self.staging)
-            commit(self.path)
+                signature=contents.signature,
+                scalars=contents.scalars,
+                extra=contents.shared,
+                per_rank=contents.per_rank,
+                layout=self._model.checkpoint_layout(),
+            ),
+            rank=self._rank,
+            timeout=transport.timeout,
+        )
 
-    def _add(self, extra: Extra, prefix: str, *, write: bool) -> SavedExtra:
-        rows = []
-        for path, tensor in extra.tensors.items():
-            key = prefix + pointer(path)
-            dtype = str(tensor.dtype).removeprefix("torch.")
-            rows.append(ExtraTensor(key, path, tuple(tensor.shape), dtype))
-            if write:
-                self.state[key] = tensor
-        return SavedExtra(extra.values, tuple(rows))
+    def discard(self) -> None:
+        """Rank 0 removes what was staged."""
+        if self._rank == 0:
+            shutil.rmtree(self._staging, ignore_errors=True)

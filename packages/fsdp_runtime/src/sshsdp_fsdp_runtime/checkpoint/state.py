@@ -1,7 +1,9 @@
 """The state dict that a model's entries form for torch.distributed.checkpoint."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
+
+import torch
 
 from sshsdp_fsdp_runtime.runtime import CheckpointEntry, FragmentTensor
 
@@ -28,6 +30,32 @@ def state_dict(entries: Iterable[CheckpointEntry], rank: int) -> dict[str, Any]:
             target = target.setdefault(step, {})
         target[last] = _fragment(entry, rank)
     return nested
+
+
+def snapshot(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The same state with memory of its own; what this rank does not save is not copied.
+
+    Fragments that show the same memory, as those of tied parameters, share their copy.
+    """
+    return _copy(state, {})
+
+
+def _copy(state: Mapping[str, Any], seen: dict[tuple[int, int], torch.Tensor]) -> dict[str, Any]:
+    copy: dict[str, Any] = {}
+    for key, value in state.items():
+        if isinstance(value, Mapping):
+            copy[key] = _copy(value, seen)
+        elif isinstance(value, FragmentTensor) and value.writes:
+            local = value.local
+            place = local.data_ptr(), local.nbytes
+            if place not in seen:
+                seen[place] = local.clone()
+            copy[key] = FragmentTensor(seen[place].view(local.dtype), value.shape, value.start)
+        elif isinstance(value, torch.Tensor) and not isinstance(value, FragmentTensor):
+            copy[key] = value.clone()
+        else:
+            copy[key] = value
+    return copy
 
 
 def _fragment(entry: CheckpointEntry, rank: int) -> FragmentTensor:

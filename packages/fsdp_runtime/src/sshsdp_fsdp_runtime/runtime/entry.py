@@ -1,13 +1,17 @@
 """Logical tensors of a model as one rank holds them: names, shapes and flat ranges."""
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
 
+from sshsdp_fsdp_runtime.plan import Plan
 from sshsdp_fsdp_runtime.runtime.pieces import own_piece
 from sshsdp_fsdp_runtime.runtime.state import RuntimeState
+from sshsdp_shardchain import Degrees
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,6 +88,27 @@ def optimizer_entries(state: RuntimeState) -> Iterator[CheckpointEntry]:
             tensor=field.tensor,
             writes=rank == 0 if once else rank < handle.buffers.atom.degrees.zero1,
         )
+
+
+def layout_facts(plan: Plan) -> dict[str, Any]:
+    """How many ranks share a model, and into how many pieces they cut it; JSON values."""
+    tensors: Counter[Degrees] = Counter()
+    elements: Counter[Degrees] = Counter()
+    for atom in plan.atoms:
+        tensors[atom.degrees] += len(atom.parameters)
+        elements[atom.degrees] += sum(parameter.numel for parameter in atom.parameters)
+    return {
+        "nodes": plan.topology.nodes,
+        "ranks_per_node": plan.topology.ranks_per_node,
+        "degrees": [
+            {
+                "degrees": [degrees.zero3, degrees.zero2, degrees.zero1],
+                "tensors": tensors[degrees],
+                "elements": elements[degrees],
+            }
+            for degrees in tensors
+        ],
+    }
 
 
 def persistent_buffers(model: nn.Module) -> list[str]:

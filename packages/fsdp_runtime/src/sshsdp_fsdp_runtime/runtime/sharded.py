@@ -23,6 +23,7 @@ from sshsdp_fsdp_runtime.runtime.hooks import install
 from sshsdp_fsdp_runtime.runtime.parameter import ShardedParameter
 from sshsdp_fsdp_runtime.runtime.pieces import full_value, store
 from sshsdp_fsdp_runtime.runtime.state import RuntimeState
+    layout_facts,
 from sshsdp_updates import ShardedOptimizer
 from sshsdp_zerosm import Transport
 
@@ -198,6 +199,10 @@ class ShardedModule(nn.Module):
     def _apply(self, fn: Any, recurse: bool = True) -> NoReturn:
         raise RuntimeError(
             "expected a sharded model to keep its device and dtype, got to(), cuda(), half() or "
+    def checkpoint_layout(self) -> dict[str, Any]:
+        """Nodes, ranks per node and degrees by tensors: what a checkpoint says of its origin."""
+        return layout_facts(self.plan)
+
             "the like; move and cast the model before fully_shard(), and use Cast(...) for the "
             f"dtype of computation ({fn!r}, recurse={recurse})"
         )
