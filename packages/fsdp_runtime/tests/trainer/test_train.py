@@ -6,6 +6,7 @@ import shutil
 import pytest
 import torch
 from packages.fsdp_runtime.tests.trainer.commands import small_run, steps_of
+from torch import nn
 from torch.nn.functional import cross_entropy
 
 from sshsdp_fsdp_runtime.trainer import Decoder, TrainConfig, main
@@ -33,28 +34,74 @@ def folder(tmp_path_factory):
     return folder / "runs"
 
 
+class PlainOptimizer:
+    """AdamW and Muon of torch over an unsharded decoder; a head is a parameter of its own."""
+
+    def __init__(self, model, config):
+        named = dict(model.named_parameters())
+        size, decay = model.shape.head_size, config.weight_decay
+        blocks = {n: p for n, p in named.items() if n.startswith("layers") and p.ndim == 2}
+        self.cuts = {
+            p: 1 if "o_proj" in n else 0
+            for n, p in blocks.items()
+            if n.split(".")[-2][1:] == "_proj"
+        }
+        self.parts = {
+            p: [nn.Parameter(v.detach().clone()) for v in p.split(size, dim)]
+            for p, dim in self.cuts.items()
+        }
+        whole = [p for p in blocks.values() if p not in self.cuts]
+        heads = [part for parts in self.parts.values() for part in parts]
+        muon = torch.optim.Muon(
+            [*whole, *heads],
+            lr=config.muon_lr,
+            weight_decay=decay,
+            momentum=config.momentum,
+            adjust_lr_fn="match_rms_adamw",
+        )
+        others = [p for n, p in named.items() if n not in blocks]
+        adamw = torch.optim.AdamW(
+            [
+                {"params": [p for p in others if p.ndim == 2], "weight_decay": decay},
+                {"params": [p for p in others if p.ndim != 2], "weight_decay": 0.0},
+            ],
+            lr=config.lr,
+            betas=config.betas,
+        )
+        self.size, self.optimizers = size, {muon: config.muon_lr, adamw: config.lr}
+
+    def step(self, factor):
+        for parameter, dim in self.cuts.items():
+            pieces = parameter.grad.split(self.size, dim)
+            for part, piece in zip(self.parts[parameter], pieces, strict=True):
+                part.grad = piece
+        with pytest.MonkeyPatch.context() as patch:
+            # torch's iteration always is in BF16: here its one cast gives a copy in FP32.
+            patch.setattr(torch.Tensor, "bfloat16", torch.Tensor.clone)
+            for optimizer, lr in self.optimizers.items():
+                for group in optimizer.param_groups:
+                    group["lr"] = lr * factor
+                optimizer.step()
+        with torch.no_grad():
+            for parameter, dim in self.cuts.items():
+                parameter.copy_(torch.cat(self.parts[parameter], dim))
+
+
 def unsharded_losses(run):
-    """The run again: plain PyTorch, one process, the optimizer of torch."""
+    """The run again: plain PyTorch, one process, the optimizers of torch."""
     config, corpus = read_config(run / "config.toml", TrainConfig), open_corpus(run / "data")
     model = Decoder(config.model.shape(vocab=256, context=config.context), seed=config.seed)
-    matrices = [parameter for parameter in model.parameters() if parameter.ndim == 2]
-    others = [parameter for parameter in model.parameters() if parameter.ndim != 2]
-    optimizer = torch.optim.AdamW(
-        [{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}],
-        betas=config.optimizer.betas,
-    )
+    optimizer = PlainOptimizer(model, config.optimizer)
     order = Order(config.seed, len(corpus.train), config.context, config.batch)
     batches = TrainBatches(corpus.train, order, rank=0, world=1, microbatch=config.batch)
     losses = []
     for step in range(config.steps):
-        for group in optimizer.param_groups:
-            group["lr"] = config.optimizer.lr * lr_factor(step, config.steps, config.optimizer)
         (rows,) = batches.microbatches(step)
         loss = cross_entropy(model(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten())
-        optimizer.zero_grad()
+        model.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), config.optimizer.clip)
-        optimizer.step()
+        optimizer.step(lr_factor(step, config.steps, config.optimizer))
         losses.append(loss.item())
     return losses
 

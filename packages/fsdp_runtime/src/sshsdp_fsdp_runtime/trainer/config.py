@@ -66,12 +66,19 @@ class CorpusConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
-    """AdamW and its learning rate over time."""
+    """The optimizer and its learning rate over time."""
 
+    name: Literal["muon", "adamw"] = "muon"
+    """muon: matrices of the blocks by Muon, attention head by head, and the rest by AdamW; adamw:
+    everything by AdamW."""
     lr: float = 1e-3
-    """Peak learning rate."""
+    """Peak learning rate of AdamW."""
+    muon_lr: float = 6e-3
+    """Peak learning rate of Muon, whose updates have a root mean square of 0.2 times that."""
+    momentum: float = 0.95
+    """Decay of Muon's momentum."""
     betas: tuple[float, float] = (0.9, 0.95)
-    """Decay of the first and second moment."""
+    """Decay of AdamW's first and second moment."""
     weight_decay: float = 0.1
     """Decoupled decay; of matrices only."""
     clip: float = 1.0
@@ -84,12 +91,14 @@ class OptimizerConfig:
     """Learning rate of the last step as a share of the peak."""
 
     def __post_init__(self) -> None:
-        for name in ("lr", "clip"):
+        for name in ("lr", "muon_lr", "clip"):
             if not getattr(self, name) > 0:
                 raise InputError(f"expected optimizer.{name} > 0, got {getattr(self, name)}")
         for name in ("warmup_steps", "weight_decay"):
             if not getattr(self, name) >= 0:
                 raise InputError(f"expected optimizer.{name} >= 0, got {getattr(self, name)}")
+        if not 0 <= self.momentum < 1:
+            raise InputError(f"expected 0 <= optimizer.momentum < 1, got {self.momentum}; use 0.95")
         if not 0 <= self.final_lr_fraction <= 1:
             raise InputError(
                 "expected 0 <= optimizer.final_lr_fraction <= 1, got"

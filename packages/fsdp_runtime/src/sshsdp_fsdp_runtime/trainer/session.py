@@ -12,13 +12,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from sshsdp_fsdp_runtime import ShardedModule, Update, fully_shard, is_matrix
+from sshsdp_fsdp_runtime import ShardedModule, fully_shard
 from sshsdp_fsdp_runtime.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
 from sshsdp_fsdp_runtime.trainer.config import TrainConfig
 from sshsdp_fsdp_runtime.trainer.errors import InputError
 from sshsdp_fsdp_runtime.trainer.model import Decoder
+from sshsdp_fsdp_runtime.trainer.recipe import decoder_updates
 from sshsdp_fsdp_runtime.trainer.seat import Seat
-from sshsdp_updates import AdamW
 from sshsdp_zerosm import Topology, Transport, connect
 
 
@@ -77,18 +77,13 @@ class ShardedSession:
     """A session of the sharded runtime: weights, gradients and state spread over all ranks."""
 
     def __init__(self, model: Decoder, config: TrainConfig, seat: Seat) -> None:
-        nodes, chosen = config.nodes, config.optimizer
+        nodes = config.nodes
         topology = None if nodes is None else Topology(nodes, seat.world // nodes)
         self._transport: Transport = connect(seat.rank, seat.world, seat.store, topology=topology)
-        matrices = AdamW(lr=chosen.lr, betas=chosen.betas, weight_decay=chosen.weight_decay)
-        others = AdamW(lr=chosen.lr, betas=chosen.betas, weight_decay=0.0)
         sharded = fully_shard(
             model,
             groups=["layers.*"],
-            updates=[
-                Update("**", matrices, where=is_matrix),
-                Update("**", others),
-            ],
+            updates=decoder_updates(config.optimizer, model.shape.head_size),
             transport=self._transport,
         )
         # The same object, with a class that is also a ShardedModule.
