@@ -89,6 +89,8 @@ def _source(given):
     """As Triton specializes it: addresses are multiples of 16, and so are numbers that are."""
     from triton.compiler import ASTSource
 
+    # The interpreter ignores names that a kernel doesn't have.
+    assert {*given.arguments, *given.constants} == set(given.kernel.arg_names)
     signature, constants, attributes = {}, dict(given.constants), {}
     fixed = {parameter.name for parameter in given.kernel.params if parameter.do_not_specialize}
     for place, name in enumerate(given.kernel.arg_names):
