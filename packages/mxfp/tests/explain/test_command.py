@@ -36,6 +36,7 @@ def test_the_tables_name_every_format_and_fit_a_terminal(capsys):
         assert out.count(f" {name_of(fmt)} ") >= 2
     assert max(map(len, out.splitlines())) <= 80
     assert "…" not in out
+    assert "ragged" not in out
     assert "Take e4m3:1x32:rceil" in out
 
 
@@ -76,6 +77,7 @@ def test_tensors_of_one_value_are_shown_and_drawn(capsys, tmp_path, value):
     )
     assert (status, err) == (0, "")
     assert "40x70 float32" in out
+    assert 'ragged="partial"' in out
     assert files[0].read_bytes().startswith(b"\x89PNG")
     json.loads(files[1].read_text(), parse_constant=pytest.fail)
 

@@ -55,6 +55,7 @@ def test_the_only_tensor_needs_no_name(tmp_path):
     [
         (None, "expected --tensor NAME for .*, which holds 3 tensors: layers.0.k_proj.weight, "),
         ("layers.0.q.weight", "such as layers.0.q_proj.weight.*; got 'layers.0.q.weight'"),
+        ("k_proj", "such as layers.0.k_proj.weight; got 'k_proj'"),
         ("step", "expected step to be of float32, .*got torch.int64"),
     ],
 )
@@ -113,5 +114,7 @@ def test_shapes_that_are_none(shape):
 
 
 def test_kinds_of_random_numbers_are_listed():
-    with pytest.raises(UserError, match="expected --random of normal, rows, outliers, got 'cauchy"):
+    with pytest.raises(
+        UserError, match=r"of normal, rows, outliers, got 'cauchy'; sizes go to --shape"
+    ):
         from_seed("cauchy", "8x8", 0)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from sshsdp_mxfp.explain.loss import Loss
 from sshsdp_mxfp.explain.names import name_of
+from sshsdp_mxfp.explain.shares import share
 from sshsdp_mxfp.explain.summary import Summary
 
 NEAR = 1.0  # dB from the best that hardly matter
@@ -53,15 +54,16 @@ def _why(taken: Loss, losses: Sequence[Loss]) -> str:
     smaller = [loss for loss in _near(losses) if _order(loss) < _order(taken)]
     if smaller:  # passed over for what vanishes
         other = min(smaller, key=_order)
-        gone, kept = (100 * loss.vanished / loss.numel for loss in (other, taken))
+        gone, kept = (share(loss.vanished / loss.numel) for loss in (other, taken))
         return (
-            f"{own}; {name_of(other.format)} turns {gone:.2g}% of all elements into 0, this one "
-            f"{kept:.2g}%"
+            f"{own}; {name_of(other.format)} turns {gone} of all elements into 0, this one {kept}"
         )
     best = max(losses, key=lambda loss: round(loss.decibels, 1))
-    if best.bits > taken.bits:
-        return f"{own}, hardly less than {name_of(best.format)} ({_decibels(best)})"
-    return f"{own}, the best of those measured"
+    if best is taken:
+        return f"{own}, the best of those measured"
+    if _decibels(best) == _decibels(taken):
+        return f"{own}, as {name_of(best.format)} with {best.bits:.2f}"
+    return f"{own}, hardly less than {name_of(best.format)} ({_decibels(best)})"
 
 
 def _near(losses: Sequence[Loss]) -> list[Loss]:

@@ -31,7 +31,9 @@ def from_seed(kind: str, shape: str, seed: int) -> Tensor:
         if kind == known:
             break
     else:
-        raise UserError(f"expected --random of {', '.join(get_args(Kind))}, got {kind!r}")
+        raise UserError(
+            f"expected --random of {', '.join(get_args(Kind))}, got {kind!r}; sizes go to --shape"
+        )
     try:
         sizes = tuple(map(int, shape.split("x")))
     except ValueError:
@@ -101,7 +103,8 @@ def _only(path: Path, names: list[str]) -> str:
 def _known(path: Path, names: list[str], name: str) -> str:
     if name in names:
         return name
-    close = difflib.get_close_matches(name, names, _SHOWN, 0.5) or names
+    close = [known for known in names if name in known]
+    close = close or difflib.get_close_matches(name, names, _SHOWN, 0.5) or names
     raise UserError(f"expected a tensor of {path}, such as {_list(close)}; got {name!r}")
 
 

@@ -12,6 +12,7 @@ from sshsdp_mxfp.explain import histogram
 from sshsdp_mxfp.explain.advice import advise, choose
 from sshsdp_mxfp.explain.loss import Loss
 from sshsdp_mxfp.explain.names import name_of
+from sshsdp_mxfp.explain.shares import share
 from sshsdp_mxfp.explain.summary import Summary
 
 LEGEND = (
@@ -35,7 +36,7 @@ def report(title: str, summary: Summary, losses: Sequence[Loss]) -> RenderableTy
         Text(headline(title, summary)),
         _losses(losses),
         _scales(losses),
-        Text(LEGEND, style="dim"),
+        Text(LEGEND + _edges(losses), style="dim"),
         Text(),
         Text(advise(summary, losses), style="bold"),
     )
@@ -58,6 +59,16 @@ def headline(title: str, summary: Summary) -> str:
         f"{title}: {sizes} {kind}, {summary.numel:,} elements{counts}\n"
         f"magnitudes {summary.smallest:.3g} to {summary.largest:.3g}, {summary.binades:.0f} powers "
         f"of two"
+    )
+
+
+def _edges(losses: Sequence[Loss]) -> str:
+    """What to know where blocks don't fit the sizes: they store more bits than whole ones."""
+    if all(loss.bits == loss.format.bits_per_element for loss in losses):
+        return ""
+    return (
+        " Sizes are no multiples of the blocks: those at the edges are smaller, for which quantize "
+        'wants ragged="partial".'
     )
 
 
@@ -99,16 +110,6 @@ def _scales(losses: Sequence[Loss]) -> Table:
             ", ".join([f"{_power(most)} ({share(loss.scales[most] / total)})", *rest]),
         )
     return table
-
-
-def share(value: float) -> str:
-    """A fraction in percent, to three digits; 0 only where it is 0."""
-    percent = 100 * value
-    if percent == 0:
-        return "0"
-    if percent < 0.001:
-        return "<0.001%"
-    return f"{percent:.3f}%" if percent < 0.1 else f"{percent:.3g}%"
 
 
 def _power(code: int) -> str:
