@@ -62,6 +62,9 @@ class FP8Block128:
         Args:
             x: float32, bfloat16 or float16 [rows, columns], any strides and device.
 
+        Returns:
+            A new tensor whose rows are one behind the other.
+
         Raises:
             ValueError: for another dtype or shape.
         """
@@ -75,7 +78,8 @@ class FP8Block128:
         scale = (amax / E4M3.largest).clamp_min(_SMALLEST)
         # The product may be above 448 by its rounding.
         scaled = (blocks * scale.reciprocal()).clamp(-E4M3.largest, E4M3.largest)
-        data = scaled.to(E4M3.dtype).view(torch.uint8).view(x.shape)
+        # Operations keep the memory order of a transposed x; rows are to be adjacent.
+        data = scaled.to(E4M3.dtype).view(torch.uint8).contiguous().view(x.shape)
         return FP8Tensor(data.view(E4M3.dtype), scale[:, 0, :, 0], self)
 
 

@@ -64,7 +64,7 @@ def fp8_matmul(
         return _deep_gemm(a, b.mT, kind, out, accumulate)
     else:
         with full_precision(a.device):
-            product = torch.mm(a.dequantize(), b.dequantize())
+            product = torch.mm(a.dequantize(), b.mT.dequantize().mT)
     return product.to(kind) if out is None else store(product, out, accumulate)
 
 

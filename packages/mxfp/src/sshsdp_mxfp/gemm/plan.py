@@ -180,7 +180,9 @@ class Block128Plan(LinearPlan[FP8Tensor]):
 
     def dgrad(self, grad: FP8Tensor, dtype: torch.dtype) -> Tensor:
         """See LinearPlan."""
-        return fp8_matmul(grad, self.weight.adjacent_dgrad.mT, dtype=dtype, backend=self.backend)
+        adjacent = self.backend == "deep_gemm"
+        weight = self.weight.adjacent_dgrad if adjacent else self.weight.dgrad
+        return fp8_matmul(grad, weight.mT, dtype=dtype, backend=self.backend)
 
     def wgrad(
         self,
