@@ -31,6 +31,7 @@ from sshsdp_zerosm.errors import (
     TransportError,
     WaitTimeoutError,
 )
+from sshsdp_zerosm.fragment_exchange import TransportExchange
 from sshsdp_zerosm.loopback import Loopback
 from sshsdp_zerosm.mailbox import Exchange
 from sshsdp_zerosm.ops import Fence, Op, Pull, Put, Reduce, Signal, Wait, WaitGeneration
@@ -86,6 +87,7 @@ __all__ = [
     "Traffic",
     "Transport",
     "TransportError",
+    "TransportExchange",
     "Use",
     "Verified",
     "Wait",
