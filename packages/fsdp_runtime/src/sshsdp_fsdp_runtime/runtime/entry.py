@@ -26,6 +26,7 @@ class CheckpointEntry:
         stop: one after the last; equal to `start` where the rank holds none.
         tensor: 1-D contiguous tensor of those ``stop - start`` elements; loading writes into it.
         writes: this rank's replica saves them. Each element is saved by exactly one rank.
+        tied_to: the key under which the same memory came before; None for the first name.
     """
 
     key: str
@@ -35,6 +36,7 @@ class CheckpointEntry:
     stop: int
     tensor: torch.Tensor
     writes: bool
+    tied_to: str | None = None
 
 
 def model_entries(model: nn.Module, state: RuntimeState) -> Iterator[CheckpointEntry]:
@@ -57,6 +59,7 @@ def model_entries(model: nn.Module, state: RuntimeState) -> Iterator[CheckpointE
                 stop=fragment.stop,
                 tensor=piece,
                 writes=rank == 0 if empty else first_replica,
+                tied_to=None if alias == handle.spec.name else f"model.{handle.spec.name}",
             )
     for name in persistent_buffers(model):
         buffer = model.get_buffer(name)

@@ -1,6 +1,6 @@
 """Pieces of the truth: which part of a parameter's main weight lies on which rank."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 
@@ -25,20 +25,26 @@ def store(handle: ParameterHandle, values: torch.Tensor, rank: int) -> None:
         piece.copy_(values[fragment.start : fragment.stop])
 
 
-def full_value(handle: ParameterHandle, buffers: Buffers, transport: Transport) -> torch.Tensor:
-    """A parameter's whole main weight, from its owners; they have published. Collective."""
+def full_value(
+    handle: ParameterHandle, buffers: Buffers, transport: Transport, *, wanted: bool = True
+) -> torch.Tensor | None:
+    """A parameter's whole main weight, from its owners; they have published. Collective.
+
+    Returns:
+        A tensor of its own, of the parameter's shape; None where it is not `wanted`, which takes
+        no memory.
+    """
     atom = handle.buffers.atom
     if handle.buffers.main_weight is None and atom.form is not WeightForm.GATHERED:
-        return handle.weight.clone()
+        return handle.weight.clone() if wanted else None
     fragments = [_fragment(handle, rank) for rank in atom.layout.chain.owners(Level.ZERO1)]
-    if transport.topology.nodes == 1:
-        pieces = iter([_read(buffers, atom, fragment) for fragment in fragments])
-    else:
-        pieces = _exchanged(handle, fragments, transport)
-    value = torch.empty(handle.spec.numel, dtype=handle.buffers.truth.dtype)
-    for fragment, piece in zip(fragments, pieces, strict=True):
-        value[fragment.start : fragment.stop].copy_(piece)
-    return value.view(handle.spec.shape)
+    value = torch.empty(handle.spec.numel, dtype=handle.buffers.truth.dtype) if wanted else None
+    if transport.topology.nodes > 1:
+        _exchange_into(value, handle, fragments, transport)
+    elif value is not None:
+        for fragment in fragments:
+            value[fragment.start : fragment.stop].copy_(_read(buffers, atom, fragment))
+    return None if value is None else value.view(handle.spec.shape)
 
 
 def _read(buffers: Buffers, atom: AtomPlan, fragment: Fragment) -> torch.Tensor:
@@ -46,22 +52,26 @@ def _read(buffers: Buffers, atom: AtomPlan, fragment: Fragment) -> torch.Tensor:
     return buffers.truth_of(atom, fragment.rank)[start : start + fragment.numel]
 
 
-def _exchanged(
-    handle: ParameterHandle, fragments: Sequence[Fragment], transport: Transport
-) -> Iterator[torch.Tensor]:
+def _exchange_into(
+    value: torch.Tensor | None,
+    handle: ParameterHandle,
+    fragments: Sequence[Fragment],
+    transport: Transport,
+) -> None:
     """The owners' pieces by message, where not all owners can be read."""
     own, piece = own_piece(handle, transport.rank)
     limit = transport.max_exchange_bytes // piece.dtype.itemsize  # elements
-    received: list[list[bytes]] = [[] for _ in fragments]
     for start in range(0, max(fragment.numel for fragment in fragments), limit):
         sends = own in fragments
         part = piece[start : start + limit].view(torch.uint8).numpy().tobytes() if sends else b""
         messages = transport.exchange(part)
-        for fragment, parts in zip(fragments, received, strict=True):
-            parts.append(messages[fragment.rank])
-    for parts in received:
-        content = bytearray(b"".join(parts))
-        yield torch.frombuffer(content, dtype=piece.dtype) if content else piece[:0]
+        if value is None:
+            continue
+        for fragment in fragments:
+            if message := messages[fragment.rank]:
+                received = torch.frombuffer(bytearray(message), dtype=piece.dtype)
+                first = fragment.start + start
+                value[first : first + received.numel()].copy_(received)
 
 
 def _fragment(handle: ParameterHandle, rank: int) -> Fragment:

@@ -13,17 +13,25 @@ from sshsdp_fsdp_runtime.plan.patterns import matches
 from sshsdp_fsdp_runtime.runtime.agreement import agree_on_plan
 from sshsdp_fsdp_runtime.runtime.entry import (
     CheckpointEntry,
+    layout_facts,
     model_entries,
     optimizer_entries,
     persistent_buffers,
 )
 from sshsdp_fsdp_runtime.runtime.environment import transport_from_environment
 from sshsdp_fsdp_runtime.runtime.fragment_tensor import FragmentTensor
+from sshsdp_fsdp_runtime.runtime.full_state import (
+    agree_on_full,
+    check_full,
+    expected_shapes,
+    full_values,
+    take_from_rank0,
+)
 from sshsdp_fsdp_runtime.runtime.hooks import install
 from sshsdp_fsdp_runtime.runtime.parameter import ShardedParameter
 from sshsdp_fsdp_runtime.runtime.pieces import full_value, store
+from sshsdp_fsdp_runtime.runtime.scalars import load_scalars, scalars_of
 from sshsdp_fsdp_runtime.runtime.state import RuntimeState
-    layout_facts,
 from sshsdp_updates import ShardedOptimizer
 from sshsdp_zerosm import Transport
 
@@ -89,6 +97,7 @@ class ShardedModule(nn.Module):
         full = {}
         for handle in chosen:
             value = full_value(handle, state.buffers, state.transport)
+            assert value is not None
             full.update(dict.fromkeys(handle.spec.aliases, value))
         yield full
         if write:
@@ -110,12 +119,24 @@ class ShardedModule(nn.Module):
             for entry in model_entries(self, self._sharded)
         }
 
-    def full_state_dict(self) -> dict[str, torch.Tensor]:
-        """Full values under the model's own names, in main precision, on every rank. Collective."""
-        with self.unsharded(write=False) as full:
-            values = dict(full)
-        values.update({n: self.get_buffer(n).detach().clone() for n in persistent_buffers(self)})
-        return values
+    def full_state_dict(self, *, rank0_only: bool = False) -> dict[str, torch.Tensor]:
+        """Full values under the model's own names, in main precision. Collective.
+
+        Args:
+            rank0_only: the other ranks get an empty one, for which they need no memory.
+        """
+        return dict(self.iter_full_state_dict(rank0_only=rank0_only))
+
+    def iter_full_state_dict(
+        self, *, rank0_only: bool = False
+    ) -> Iterator[tuple[str, torch.Tensor]]:
+        """The same, tensor by tensor: whoever writes them out needs memory for one at a time.
+
+        Collective: every rank runs it to its end, also those that it gives nothing. Names of tied
+        parameters come one after the other with the same tensor.
+        """
+        wanted = not rank0_only or self.transport.rank == 0
+        return full_values(self, self._sharded, wanted=wanted)
 
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
@@ -130,16 +151,30 @@ class ShardedModule(nn.Module):
                 "expected strict=True and assign=False, got other: shards stay in place"
             )
         state = self._sharded
-        buffers = {name: self.get_buffer(name) for name in persistent_buffers(self)}
-        shapes = {a: h.spec.shape for h in state.handles for a in h.spec.aliases}
-        shapes |= {name: tuple(buffer.shape) for name, buffer in buffers.items()}
-        _check_shapes(shapes, state_dict)
+        check_full(expected_shapes(self, state.handles), state_dict)
         with self._writing_weights(), torch.no_grad():
             for handle in state.handles:
                 values = state_dict[handle.spec.name].detach().reshape(-1)
                 store(handle, values, state.transport.rank)
-            for name, buffer in buffers.items():
-                buffer.copy_(state_dict[name])
+            for name in persistent_buffers(self):
+                self.get_buffer(name).copy_(state_dict[name])
+
+    def load_full_state_dict(self, state_dict: Mapping[str, torch.Tensor] | None) -> None:
+        """Take full values that only rank 0 has. Collective.
+
+        They travel in messages of bounded size, so the ranks need no memory for them; rank 0 asks
+        for one value at a time, which a lazy mapping may use.
+
+        Args:
+            state_dict: on rank 0; the others give None.
+
+        Raises:
+            ValueError: names or shapes differ; nothing was changed. The same on every rank.
+            RuntimeError: rank 0 could not read a value (on every rank); load again before use.
+        """
+        agree_on_full(self, self._sharded, state_dict)
+        with self._writing_weights(), torch.no_grad():
+            take_from_rank0(self, self._sharded, state_dict)
 
     def close(self) -> None:
         """Let go of all buffers; the model can't be used afterwards. Collective, idempotent."""
@@ -159,29 +194,16 @@ class ShardedModule(nn.Module):
 
     def checkpoint_scalars(self) -> dict[str, Any]:
         """Steps by parameter and hyperparameters by group: JSON values, equal on all ranks."""
-        if self._sharded.optimizer is None:
-            return {}
-        content = self._sharded.optimizer.state_dict()
-        return {
-            "step": {name: float(fields["step"]) for name, fields in content["state"].items()},
-            "param_groups": [
-                {key: _as_json(value) for key, value in group.items()}
-                for group in content["param_groups"]
-            ],
-        }
+        return {} if self._sharded.optimizer is None else scalars_of(self._sharded.optimizer)
 
     def load_checkpoint_scalars(self, scalars: dict[str, Any]) -> None:
         """Take back what `checkpoint_scalars` gave."""
-        optimizer = self._sharded.optimizer
-        if optimizer is None:
-            return
-        content = optimizer.state_dict()
-        for name, step in scalars["step"].items():
-            content["state"][name]["step"] = torch.tensor(step, dtype=torch.float32)
-        for ours, saved in zip(content["param_groups"], scalars["param_groups"], strict=True):
-            for key, value in saved.items():
-                ours[key] = _from_json(key, value, ours.get(key))
-        optimizer.load_state_dict(content)
+        if self._sharded.optimizer is not None:
+            load_scalars(self._sharded.optimizer, scalars)
+
+    def checkpoint_layout(self) -> dict[str, Any]:
+        """Nodes, ranks per node and degrees by tensors: what a checkpoint says of its origin."""
+        return layout_facts(self.plan)
 
     def weights_loaded(self) -> None:
         """Main weights were overwritten in place: run G and publish. Collective."""
@@ -199,10 +221,6 @@ class ShardedModule(nn.Module):
     def _apply(self, fn: Any, recurse: bool = True) -> NoReturn:
         raise RuntimeError(
             "expected a sharded model to keep its device and dtype, got to(), cuda(), half() or "
-    def checkpoint_layout(self) -> dict[str, Any]:
-        """Nodes, ranks per node and degrees by tensors: what a checkpoint says of its origin."""
-        return layout_facts(self.plan)
-
             "the like; move and cast the model before fully_shard(), and use Cast(...) for the "
             f"dtype of computation ({fn!r}, recurse={recurse})"
         )
@@ -218,35 +236,6 @@ class ShardedModule(nn.Module):
             "expected a sharded model to stay in this process, got pickle; save it with "
             "save_checkpoint() or model.full_state_dict()"
         )
-
-
-def _as_json(value: Any) -> Any:
-    """A hyperparameter as JSON has it; what JSON has not, as text."""
-    if isinstance(value, torch.Tensor):
-        return value.item()
-    if isinstance(value, str | int | float | bool | list | tuple | None):
-        return value
-    return str(value)
-
-
-def _from_json(key: str, saved: Any, ours: Any) -> Any:
-    """A saved hyperparameter in the type that it has here.
-
-    Raises:
-        ValueError: it is of a kind that JSON has not, and another one than here.
-    """
-    if isinstance(ours, torch.Tensor):
-        return torch.as_tensor(saved, dtype=ours.dtype)
-    if isinstance(ours, tuple):
-        return tuple(saved)
-    if isinstance(ours, str | int | float | bool | list | None):
-        return saved
-    if saved != str(ours):
-        raise ValueError(
-            f"expected {key}={ours}, with which the optimizer was built, got {saved} in the "
-            "checkpoint; build the optimizer as it was"
-        )
-    return ours
 
 
 def fully_shard(
@@ -346,19 +335,3 @@ def _check_model(model: nn.Module) -> None:
                 f"expected nn.Parameter, got {type(parameter).__name__} for {name!r}; parametrize "
                 "or distribute it after fully_shard(), or not at all"
             )
-
-
-def _check_shapes(expected: Mapping[str, tuple[int, ...]], state_dict: Mapping[str, Any]) -> None:
-    faults = [f"missing {name!r}" for name in expected if name not in state_dict]
-    faults += [f"unexpected {name!r}" for name in state_dict if name not in expected]
-    for name, shape in expected.items():
-        if name in state_dict and type(state_dict[name]) is FragmentTensor:
-            faults.append(f"a sharded value for {name!r}")
-        elif name in state_dict and tuple(state_dict[name].shape) != shape:
-            faults.append(f"{name!r} of shape {tuple(state_dict[name].shape)} instead of {shape}")
-    if faults:
-        raise ValueError(
-            f"expected a full state dict of this model, got {'; '.join(faults[:5])}"
-            + (f" and {len(faults) - 5} more" if len(faults) > 5 else "")
-            + "; use load_checkpoint() for sharded ones"
-        )
