@@ -15,6 +15,7 @@ from sshsdp_fsdp_runtime.plan import (
     Update,
     build_plan,
     is_matrix,
+    presets,
     resting_terms,
     step_traffic,
 )
@@ -38,6 +39,7 @@ __all__ = [
     "build_plan",
     "fully_shard",
     "is_matrix",
+    "presets",
     "resting_terms",
     "step_traffic",
 ]

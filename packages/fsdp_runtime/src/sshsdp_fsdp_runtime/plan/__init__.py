@@ -1,5 +1,6 @@
 """Everything that is decided before anything runs: rules, claims, groups, atoms, layouts, bytes."""
 
+from sshsdp_fsdp_runtime.plan import presets
 from sshsdp_fsdp_runtime.plan.atom import AtomPlan, WeightForm
 from sshsdp_fsdp_runtime.plan.claims import Claim
 from sshsdp_fsdp_runtime.plan.forecast import Forecast, ForecastRow
@@ -42,6 +43,7 @@ __all__ = [
     "WeightForm",
     "build_plan",
     "is_matrix",
+    "presets",
     "resting_terms",
     "step_traffic",
 ]
