@@ -9,11 +9,13 @@ from sshsdp_fsdp_runtime.checkpoint.errors import (
     CheckpointMismatchError,
     IncompleteCheckpointError,
 )
-from sshsdp_fsdp_runtime.checkpoint.folder import newest_checkpoint
+from sshsdp_fsdp_runtime.checkpoint.folder import is_checkpoint, newest_checkpoint
 from sshsdp_fsdp_runtime.checkpoint.from_torch import load_torch_checkpoint
 from sshsdp_fsdp_runtime.checkpoint.load import load_checkpoint
+from sshsdp_fsdp_runtime.checkpoint.manifest import Manifest
 from sshsdp_fsdp_runtime.checkpoint.pending import PendingSave
 from sshsdp_fsdp_runtime.checkpoint.protocol import Checkpointable, CheckpointTransport
+from sshsdp_fsdp_runtime.checkpoint.safetensors_model import export_safetensors, load_safetensors
 from sshsdp_fsdp_runtime.checkpoint.save import save_checkpoint
 
 __all__ = [
@@ -22,8 +24,12 @@ __all__ = [
     "CheckpointTransport",
     "Checkpointable",
     "IncompleteCheckpointError",
+    "Manifest",
     "PendingSave",
+    "export_safetensors",
+    "is_checkpoint",
     "load_checkpoint",
+    "load_safetensors",
     "load_torch_checkpoint",
     "newest_checkpoint",
     "save_checkpoint",

@@ -1,0 +1,106 @@
+"""Models as folders of safetensors files, in the form that Hugging Face's libraries read."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from sshsdp_fsdp_runtime.checkpoint.errors import CheckpointError
+from sshsdp_fsdp_runtime.checkpoint.safetensors_file import SafetensorsFile, StoredTensor
+
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+
+Row = tuple[str, torch.dtype, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class SafetensorsFolder:
+    """The files of a model.
+
+    Attributes:
+        path: the folder.
+        files: by file name.
+    """
+
+    path: Path
+    files: Mapping[str, SafetensorsFile]
+
+    @classmethod
+    def lay_out(
+        cls, path: Path, rows: Sequence[Row], metadata: Mapping[str, str], max_shard_bytes: int
+    ) -> "SafetensorsFolder":
+        """Fill files in the order of `rows`; a tensor is never split.
+
+        Raises:
+            CheckpointError: a dtype that the format has not.
+        """
+        shards: list[list[Row]] = [[]]
+        room = max_shard_bytes
+        for row in rows:
+            nbytes = StoredTensor(row[1], row[2], 0).nbytes
+            if shards[-1] and nbytes > room:
+                shards.append([])
+                room = max_shard_bytes
+            shards[-1].append(row)
+            room -= nbytes
+        names = [SINGLE]
+        if len(shards) > 1:
+            count = len(shards)
+            names = [f"model-{n:05d}-of-{count:05d}.safetensors" for n in range(1, count + 1)]
+        return cls(
+            path,
+            {
+                name: SafetensorsFile.lay_out(shard, metadata)
+                for name, shard in zip(names, shards, strict=True)
+            },
+        )
+
+    @classmethod
+    def read(cls, path: Path) -> "SafetensorsFolder":
+        """What is there: a file, or a folder with one file or with an index.
+
+        Raises:
+            CheckpointError: neither, or a file is missing or damaged.
+        """
+        if path.is_file():
+            return cls(path.parent, {path.name: SafetensorsFile.read(path)})
+        names = [SINGLE]
+        if (path / INDEX).is_file():
+            names = sorted(set(_weight_map(path / INDEX).values()))
+        elif not (path / SINGLE).is_file():
+            raise CheckpointError(
+                f"expected a file, or a folder with {SINGLE} or {INDEX}, got {path}; check the path"
+            )
+        return cls(path, {name: SafetensorsFile.read(path / name) for name in names})
+
+    def index(self) -> bytes | None:
+        """Content of the index; None where one file needs none."""
+        if len(self.files) == 1:
+            return None
+        places = {name: file for file, content in self.files.items() for name in content.tensors}
+        total = sum(t.nbytes for file in self.files.values() for t in file.tensors.values())
+        content = {
+            "metadata": {"total_size": total},
+            "weight_map": dict(sorted(places.items())),
+        }
+        return (json.dumps(content, indent=2) + "\n").encode()
+
+    def tensors(self) -> dict[str, tuple[str, StoredTensor]]:
+        """Name -> file and place of every tensor."""
+        return {
+            name: (file, stored)
+            for file, content in self.files.items()
+            for name, stored in content.tensors.items()
+        }
+
+
+def _weight_map(index: Path) -> dict[str, str]:
+    try:
+        return dict(json.loads(index.read_text(encoding="utf-8"))["weight_map"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"expected an index with a weight_map, got {index}: {type(error).__name__}: {error}"
+        ) from error
