@@ -74,6 +74,15 @@ def test_dtypes(dtype):
         dequantize(MXTensor.empty((32, 32), MXFP8()), dtype)
 
 
+def test_types():
+    with pytest.raises(TypeError, match=r"expected a torch\.Tensor, got list; use torch.as_tensor"):
+        quantize([1.0] * 32, MXFP8())
+    with pytest.raises(TypeError, match=r"expected a format such as MXFP8\(\), got <class .*MXFP8"):
+        quantize(torch.zeros(32, 32), MXFP8)
+    with pytest.raises(TypeError, match="expected an MXTensor, got Tensor; quantize makes one"):
+        dequantize(torch.zeros(32, 32))
+
+
 def test_devices():
     with pytest.raises(ValueError, match="expected a tensor on the CPU or a CUDA device, got meta"):
         quantize(torch.zeros(32, 32, device="meta"), MXFP8())

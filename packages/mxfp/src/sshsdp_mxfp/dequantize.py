@@ -32,11 +32,14 @@ def dequantize(
 
     Raises:
         ValueError: for another dtype or device, or an `out` of another shape or dtype.
+        TypeError: for a t that is no MXTensor.
         MissingTritonError: for a CUDA tensor where Triton isn't installed.
     """
     if dtype not in FLOATS:
         names = ", ".join(str(known) for known in FLOATS)
         raise ValueError(f"expected one of {names}, got {dtype}")
+    if not isinstance(t, MXTensor):
+        raise TypeError(f"expected an MXTensor, got {type(t).__name__}; quantize makes one")
     check_place(t.device, CPU_OR_CUDA)
     if out is None:
         out = torch.empty(t.shape, dtype=dtype, device=t.device)

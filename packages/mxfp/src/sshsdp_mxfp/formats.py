@@ -46,7 +46,8 @@ class Format:
             raise ValueError(f"expected elements of {known} in {name}, got {self.element!r}")
         if not _is_block(self.block):
             raise ValueError(
-                f"expected a block of two positive sizes, as in (32, 32), got {self.block!r}"
+                f"expected a block of two positive sizes, a tuple as in (32, 32), got "
+                f"{self.block!r}"
             )
         if self.element.per_byte > 1 and self.block[1] % self.element.per_byte and self.columns > 1:
             raise ValueError(

@@ -59,10 +59,13 @@ def quantize(
     Raises:
         ValueError: if sizes are no multiples of the block and the format refuses those; for another
             dtype or device, or another shape or format of `out`.
+        TypeError: for an x that is no tensor or a fmt that is no format.
         NonFiniteError: see `require_finite`.
         MissingTritonError: for a CUDA tensor where Triton isn't installed.
     """
     check_input(x, CPU_OR_CUDA)
+    if not isinstance(fmt, Format):
+        raise TypeError(f"expected a format such as MXFP8(), got {fmt!r}; make an object of it")
     if out is None:
         out = MXTensor.empty(x.shape, fmt, device=x.device)
     elif out.shape != x.shape or out.format != fmt or out.device != x.device:
@@ -98,7 +101,9 @@ def quantize(
 
 
 def check_input(x: Tensor, devices: tuple[str, ...] = ("cpu",)) -> None:
-    """Raise for a dtype or device that can't be quantized."""
+    """Raise for what is no tensor, or of a dtype or device that can't be quantized."""
+    if not isinstance(x, Tensor):
+        raise TypeError(f"expected a torch.Tensor, got {type(x).__name__}; use torch.as_tensor")
     if x.dtype not in FLOATS:
         names = ", ".join(str(dtype) for dtype in FLOATS)
         raise ValueError(f"expected a tensor of {names}, got {x.dtype}")

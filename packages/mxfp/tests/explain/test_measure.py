@@ -120,6 +120,11 @@ def test_squares_of_float64_neither_overflow_nor_vanish(scale):
     assert (loss.saturated, loss.vanished) == ((32, 0) if scale > 1 else (0, 32))
 
 
+def test_parameters_are_measured_without_recording():
+    x = torch.nn.Parameter(torch.randn(4, 32))
+    assert measure(x, MXFP8(), summarize(x)) == measure(x.data, MXFP8(), summarize(x.data))
+
+
 def test_nothing_lost_is_infinitely_many_decibels():
     for x in (torch.zeros(2, 32), torch.ones(2, 32)):
         loss = measure(x, MXFP8(), summarize(x))

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from sshsdp_mxfp import MXFP8, MXTensor
 from sshsdp_mxfp.layouts import (
     Float32Layout,
     KGroupedPackedLayout,
@@ -97,6 +98,12 @@ def test_scales_of_another_shape(scales, plan, text):
     with pytest.raises(ValueError, match=text):
         pack_scales(scales, plan, out=out)
     assert (plan.storage(out) == 99).all()
+
+
+def test_a_quantized_tensor_is_not_its_scales():
+    q = MXTensor.empty((32, 32), MXFP8())
+    with pytest.raises(TypeError, match=r"got MXTensor; of an MXTensor give the \.scale"):
+        pack_scales(q, PackedLayout(32, 1))
 
 
 def test_bands():

@@ -77,7 +77,7 @@ def measure(
     counts = torch.zeros(4, dtype=torch.int64)
     scales = torch.zeros(256, dtype=torch.int64)
     worst = 0.0
-    for part in pieces(x, fmt.block):
+    for part in pieces(x.detach(), fmt.block):
         found = _compare(part, quantize(part, fmt), summary.unit)
         sums += found.sums
         counts += found.counts

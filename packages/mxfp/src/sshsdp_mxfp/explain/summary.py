@@ -61,7 +61,7 @@ def summarize(x: Tensor) -> Summary:
     zeros = infinities = nans = 0
     largest, smallest = 0.0, math.inf
     exponents = torch.zeros(_LOWEST + 1024, dtype=torch.int64)
-    for part in pieces(x, (1, 1)):
+    for part in pieces(x.detach(), (1, 1)):
         magnitudes = part.to(torch.float64).abs().flatten()
         zeros += int((magnitudes == 0).sum())
         infinities += int(magnitudes.isinf().sum())

@@ -85,7 +85,13 @@ def pack_scales(
 
     Raises:
         ValueError: as write_scales does.
+        TypeError: for something else than scales.
     """
+    if not isinstance(scales, Tensor | Sequence):
+        raise TypeError(
+            f"expected scales, a tensor or several, got {type(scales).__name__}; of an MXTensor "
+            f"give the .scale"
+        )
     matrices = layout.split(scales, band) if isinstance(scales, Tensor) else tuple(scales)
     if len(matrices) != len(layout.parts):
         raise ValueError(f"expected {len(layout.parts)} matrices of scales, got {len(matrices)}")
