@@ -4,6 +4,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from sshsdp_mxfp import (
     E4M3,
@@ -18,6 +20,7 @@ from sshsdp_mxfp import (
     quantize,
     quantize_both,
 )
+from sshsdp_mxfp.gemm import reference
 
 
 @pytest.fixture(params=["reference", "torch", "deep_gemm"])
@@ -157,3 +160,36 @@ def test_autocast_does_not_round_operands():
     expected = mx_matmul(x, w.mT)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(mx_matmul(x, w.mT), expected)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "accumulate"),
+    [
+        (torch.float32, False),
+        (torch.bfloat16, False),
+        (torch.float16, False),
+        (torch.float32, True),  # builds for CPUs can't add other dtypes of fake tensors
+    ],
+)
+def test_on_gpus_the_reference_multiplies_bfloat16_and_sums_float32(dtype, accumulate):
+    """With fake CUDA tensors: which product is asked for, and that settings are put back."""
+    seen = []
+    flags_of = torch.backends.cuda.matmul
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            result = function(*args, **(kwargs or {}))
+            if "mm" in function.__name__:
+                flags = flags_of.allow_bf16_reduced_precision_reduction, flags_of.allow_tf32
+                seen.append((args[0].dtype, result.dtype, flags))
+            return result
+
+    before = flags_of.allow_bf16_reduced_precision_reduction, flags_of.allow_tf32
+    with FakeTensorMode(), Watch():
+        left = torch.empty(32, 64, dtype=torch.bfloat16, device="cuda")
+        out = torch.empty(32, 32, dtype=dtype, device="cuda") if accumulate else None
+        result = reference._multiply(left, left.t(), dtype, out, accumulate)
+        assert (result.dtype, result.device.type) == (dtype, "cuda")
+    kind = torch.float32 if accumulate or dtype != torch.bfloat16 else torch.bfloat16
+    assert seen == [(torch.bfloat16, kind, (False, False))]
+    assert (flags_of.allow_bf16_reduced_precision_reduction, flags_of.allow_tf32) == before

@@ -146,6 +146,15 @@ def test_all_groups_empty(backend):
     assert torch.equal(weight.grad, torch.zeros(2, 32, 64))
 
 
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_all_groups_empty_into_a_buffer(backend, accumulate):
+    groups = RowGroups((0, 0), 128)
+    none = quantize(torch.zeros(0, 64), MXFP8((32, 1)))
+    out = torch.ones(2, 64, 64)
+    mx_grouped_weight_grad(none, none, groups, out=out, accumulate=accumulate, backend=backend)
+    assert (out == (1 if accumulate else 0)).all()
+
+
 def test_a_quantized_weight_and_a_buffer():
     groups = RowGroups(SIZES, 32)
     x, weight = tokens_of(groups, 64), experts(groups, 32, 64).requires_grad_()

@@ -230,6 +230,15 @@ def test_a_buffer_is_written_only_where_backward_wants_the_weight():
     assert weight.grad is None
 
 
+def test_an_unwanted_gradient_is_not_computed(monkeypatch):
+    from sshsdp_mxfp.gemm.plan import MXPlan
+
+    monkeypatch.setattr(MXPlan, "wgrad", lambda *_, **__: pytest.fail("computed"))
+    x, weight, dy = case()
+    y = mx_linear(x, weight, weight_grad=WeightGrad(torch.zeros_like(weight)))
+    y.backward(dy, inputs=[x])
+
+
 def test_a_buffer_for_a_view_of_a_weight():
     x, weight, dy = case()
     whole = torch.cat([weight.detach(), weight.detach()]).requires_grad_()
