@@ -4,7 +4,7 @@ Also known as fused weight-gradient accumulation. The first write of a region in
 lifetime overwrites, later ones add, so nothing is zeroed, copied or accumulated separately.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,6 +12,7 @@ from torch.nn import functional
 
 if TYPE_CHECKING:
     from sshsdp_fsdp_runtime.runtime.handle import ParameterHandle
+    from sshsdp_fsdp_runtime.runtime.weights import WeightGroup
 
 Gradients = tuple[torch.Tensor | None, ...]
 
@@ -32,6 +33,51 @@ def wants_gradient(handle: "ParameterHandle") -> bool:
     return wanted
 
 
+def write_product(gradient: torch.Tensor, first: bool, dy: torch.Tensor, x: torch.Tensor) -> None:
+    """Write dW = dy^T x where it is reduced, or add it; both are matrices of [tokens, features]."""
+    if first:
+        torch.mm(dy.t(), x, out=gradient)
+    else:
+        torch.addmm(gradient, dy.t(), x, out=gradient)
+
+
+def write_sum(gradient: torch.Tensor, first: bool, dy: torch.Tensor) -> None:
+    """Write db = sum(dy) over tokens where it is reduced, or add it."""
+    if first:
+        torch.sum(dy, 0, out=gradient)
+    else:
+        gradient.add_(dy.sum(0))
+
+
+def differentiable_product(dy: torch.Tensor, handle: "ParameterHandle") -> torch.Tensor:
+    """Dx = dy W as a part of a graph, whose backward finds the weight readable."""
+    dx = torch.mm(dy, handle.parameter)
+    regather_before_backward(dx, handle.weights)
+    return dx
+
+
+def regather_before_backward(result: Any, group: "WeightGroup") -> None:
+    """Autograd may have saved a weight: have it readable when the operation's node runs."""
+
+    def unshard(_gradients: Any) -> None:
+        group.unshard()
+
+    for tensor in result if isinstance(result, tuple | list) else (result,):
+        if isinstance(tensor, torch.Tensor) and tensor.grad_fn is not None:
+            tensor.grad_fn.register_prehook(unshard)
+
+
+def memory_of(y: torch.Tensor, first: int, shape: Sequence[int]) -> torch.Tensor:
+    """Columns of y from `first` on, in its memory, as no view of y.
+
+    Outputs of our own functions that are views may not be changed in place. These may: each counts
+    its own changes.
+    """
+    tensor = torch.empty(0, dtype=y.dtype, device=y.device)
+    start = y.storage_offset() + first * y.stride(-1)
+    return tensor.set_(y.untyped_storage(), start, shape, y.stride())
+
+
 class DirectLinear(torch.autograd.Function):
     """``y = x W^T + b`` with dW = dy^T x and db = sum(dy) written into g'."""
 
@@ -47,7 +93,8 @@ class DirectLinear(torch.autograd.Function):
         """Compute y; the weight is not saved: backward takes it from the group's buffer."""
         ctx.save_for_backward(x)
         ctx.handle, ctx.bias_handle = handle, bias_handle
-        return functional.linear(x, weight, bias)
+        y = functional.linear(x, weight, bias)
+        return memory_of(y, 0, y.shape) if y._is_view() else y
 
     @staticmethod
     def backward(ctx: Any, dy: torch.Tensor) -> Gradients:
@@ -57,23 +104,20 @@ class DirectLinear(torch.autograd.Function):
         with torch._C.DisableTorchFunctionSubclass():
             if not handle.weights.ready:
                 handle.weights.unshard()
-            weight = handle.parameter
             dy2, x2 = dy.reshape(-1, dy.shape[-1]), x.reshape(-1, x.shape[-1])
-            dx = torch.mm(dy2, weight).view(x.shape) if ctx.needs_input_grad[0] else None
             if torch.is_grad_enabled():
-                return dx, torch.mm(dy2.t(), x2), dy2.sum(0) if bias_handle else None, None, None
+                product = differentiable_product(dy2, handle).view(x.shape)
+                db = None if bias_handle is None else dy2.sum(0)
+                return product, torch.mm(dy2.t(), x2), db, None, None
+            if handle.pack is not None:
+                handle.pack.calls.sliced_backward += 1
+            dx = torch.mm(dy2, handle.weight).view(x.shape) if ctx.needs_input_grad[0] else None
             if ctx.needs_input_grad[1] and wants_gradient(handle):
                 gradient, first = handle.passes.claim(handle)
-                if first:
-                    torch.mm(dy2.t(), x2, out=gradient)
-                else:
-                    torch.addmm(gradient, dy2.t(), x2, out=gradient)
+                write_product(gradient, first, dy2, x2)
             if bias_handle is not None and ctx.needs_input_grad[2] and wants_gradient(bias_handle):
                 gradient, first = bias_handle.passes.claim(bias_handle)
-                if first:
-                    torch.sum(dy2, 0, out=gradient)
-                else:
-                    gradient.add_(dy2.sum(0))
+                write_sum(gradient, first, dy2)
         return dx, None, None, None, None
 
 
@@ -129,15 +173,36 @@ def _autocast_differs(weight: torch.Tensor) -> bool:
     return torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) != weight.dtype
 
 
+def _ordinary(x: torch.Tensor, weight: torch.Tensor) -> bool:
+    """Whether our own autograd functions do what the operation would do."""
+    return (
+        type(x) is torch.Tensor
+        and x.dtype == weight.dtype
+        and x.layout is torch.strided
+        and not x.is_nested
+        and not _autocast_differs(weight)
+        and not torch._C._are_functorch_transforms_active()
+    )
+
+
 def _linear(
     input: torch.Tensor,  # noqa: A002 (torch's own name, callers may pass it by keyword)
     weight: torch.Tensor,
     bias: torch.Tensor | None = None,
-) -> torch.Tensor:
+) -> torch.Tensor | None:
+    own: ParameterHandle | None = getattr(weight, "_handle", None)
+    pack = None if own is None else own.pack
+    ordinary = _ordinary(input, weight)
+    if pack is not None:
+        assert own is not None
+        output = pack.output(own.pack_index, input, bias) if ordinary else None
+        if output is not None:
+            return output
+        pack.calls.sliced_forward += 1
     handle, bias_handle = _handle_of(weight), _handle_of(bias)
     unusual = bias is not None and bias_handle is None and bias.requires_grad
-    if handle is None or unusual or _autocast_differs(weight) or type(input) is not torch.Tensor:
-        return functional.linear(input, weight, bias)
+    if handle is None or unusual or not ordinary:
+        return None
     result: torch.Tensor = DirectLinear.apply(input, weight, bias, handle, bias_handle)  # type: ignore[no-untyped-call]
     return result
 
@@ -147,22 +212,21 @@ def _embedding(
     weight: torch.Tensor,
     padding_idx: int | None = None,
     max_norm: float | None = None,
-    norm_type: float = 2.0,
+    norm_type: float = 2.0,  # noqa: ARG001 (torch's signature)
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
-) -> torch.Tensor:
+) -> torch.Tensor | None:
     handle = _handle_of(weight)
     if handle is None or max_norm is not None or scale_grad_by_freq or sparse:
-        return functional.embedding(
-            input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse
-        )
+        return None
     if padding_idx is not None and padding_idx < 0:
         padding_idx += handle.spec.shape[0]
     result: torch.Tensor = DirectEmbedding.apply(input, weight, padding_idx, handle)  # type: ignore[no-untyped-call]
     return result
 
 
-DIRECT: dict[Callable[..., Any], Callable[..., Any]] = {
+# What takes the place of an operation; each gives None where the operation itself is to run.
+DIRECT: dict[Callable[..., Any], Callable[..., torch.Tensor | None]] = {
     functional.linear: _linear,
     functional.embedding: _embedding,
 }

@@ -12,6 +12,7 @@ from sshsdp_fsdp_runtime.plan import ParameterSpec
 if TYPE_CHECKING:
     from sshsdp_fsdp_runtime.runtime.buffers import AtomBuffers
     from sshsdp_fsdp_runtime.runtime.gradient_group import GradientGroup
+    from sshsdp_fsdp_runtime.runtime.packed import Packed
     from sshsdp_fsdp_runtime.runtime.passes import Passes
     from sshsdp_fsdp_runtime.runtime.weights import WeightGroup
 
@@ -32,6 +33,8 @@ class ParameterHandle:
         gradient: view of its whole g'.
         written: whether its region of g' was written in the buffer's present lifetime.
         used: whether it got a gradient on this rank since gradients were last dropped.
+        pack: what computes it together with others, if it is the weight of a packed layer.
+        pack_index: its position there.
     """
 
     spec: ParameterSpec
@@ -45,6 +48,8 @@ class ParameterHandle:
     gradient: torch.Tensor | None = None
     written: bool = False
     used: bool = False
+    pack: "Packed | None" = None
+    pack_index: int = 0
 
     def __post_init__(self) -> None:
         self.weight = self.buffers.weights.member(self.spec.name).tensor

@@ -1,6 +1,6 @@
 """Hooks that connect a module tree and autograd with the runtime."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -8,7 +8,9 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
+from sshsdp_fsdp_runtime.plan.group import ROOT
 from sshsdp_fsdp_runtime.runtime.handle import ParameterHandle
+from sshsdp_fsdp_runtime.runtime.packed import Packed
 from sshsdp_fsdp_runtime.runtime.parameter import ShardedParameter, take_autograd_gradient
 from sshsdp_fsdp_runtime.runtime.state import RuntimeState
 from sshsdp_fsdp_runtime.runtime.weights import WeightGroup
@@ -21,6 +23,8 @@ def install(model: nn.Module, state: RuntimeState) -> list[RemovableHandle]:
     hooks = [hook for handle in state.handles for hook in _watch_gradient(handle)]
     hooks += _guard_root(model, state)
     modules = dict(model.named_modules())
+    for name, packs in _packs_inside(state).items():
+        hooks.append(_drop_outputs(modules[name], packs))
     for name, group in state.weights.items():
         if group.releases:
             hooks += _serve_forward(modules[name], group)
@@ -68,6 +72,24 @@ def _serve_forward(module: nn.Module, group: WeightGroup) -> list[RemovableHandl
         module.register_forward_pre_hook(before),
         module.register_forward_hook(after, always_call=True),
     ]
+
+
+def _packs_inside(state: RuntimeState) -> dict[str, list[Packed]]:
+    """Packs by the modules after whose forward nobody will call their members again."""
+    inside: dict[str, list[Packed]] = {}
+    for pack in state.packs:
+        group = state.by_name[pack.plan.weights[0]].weights.plan.module
+        for module in dict.fromkeys((pack.plan.module, group, ROOT)):
+            inside.setdefault(module, []).append(pack)
+    return inside
+
+
+def _drop_outputs(module: nn.Module, packs: Sequence[Packed]) -> RemovableHandle:
+    def after(_module: nn.Module, _args: Any, _output: Any) -> None:
+        for pack in packs:
+            pack.drop()
+
+    return module.register_forward_hook(after, always_call=True)
 
 
 def _guard_root(model: nn.Module, state: RuntimeState) -> list[RemovableHandle]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from sshsdp_fsdp_runtime.runtime.direct import DIRECT
+from sshsdp_fsdp_runtime.runtime.direct import DIRECT, regather_before_backward
 
 if TYPE_CHECKING:
     from sshsdp_fsdp_runtime.runtime.handle import ParameterHandle
@@ -60,10 +60,12 @@ class ShardedParameter(nn.Parameter):
             groups = _readable((*args, *kwargs.values()))
             direct = DIRECT.get(function)
             if direct is not None and not torch.compiler.is_compiling():
-                return direct(*args, **kwargs)
+                written = direct(*args, **kwargs)
+                if written is not None:
+                    return written
             result = function(*args, **kwargs)
             for group in groups:
-                _regather_before_backward(result, group)
+                regather_before_backward(result, group)
             return result
 
     @property
@@ -109,17 +111,6 @@ def _readable(arguments: tuple[Any, ...]) -> "list[WeightGroup]":
             if group.releases:
                 groups.append(group)
     return groups
-
-
-def _regather_before_backward(result: Any, group: "WeightGroup") -> None:
-    """Autograd may have saved a weight: have it readable when the operation's node runs."""
-
-    def unshard(_gradients: Any) -> None:
-        group.unshard()
-
-    for tensor in result if isinstance(result, tuple | list) else (result,):
-        if isinstance(tensor, torch.Tensor) and tensor.grad_fn is not None:
-            tensor.grad_fn.register_prehook(unshard)
 
 
 def take_autograd_gradient(parameter: torch.Tensor) -> torch.Tensor | None:

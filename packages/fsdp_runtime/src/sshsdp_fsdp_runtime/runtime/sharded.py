@@ -3,12 +3,22 @@
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Literal, NoReturn, TypeVar
 
 import torch
 from torch import nn
 
-from sshsdp_fsdp_runtime.plan import Cast, ModelSpec, Options, Plan, Sharding, Update, build_plan
+from sshsdp_fsdp_runtime.plan import (
+    Cast,
+    ModelSpec,
+    Options,
+    Pack,
+    Plan,
+    Sharding,
+    Update,
+    build_plan,
+)
 from sshsdp_fsdp_runtime.plan.patterns import matches
 from sshsdp_fsdp_runtime.runtime.agreement import agree_on_plan
 from sshsdp_fsdp_runtime.runtime.entry import (
@@ -28,6 +38,8 @@ from sshsdp_fsdp_runtime.runtime.full_state import (
     take_from_rank0,
 )
 from sshsdp_fsdp_runtime.runtime.hooks import install
+from sshsdp_fsdp_runtime.runtime.packed import check_members
+from sshsdp_fsdp_runtime.runtime.packed_linear import PackCalls
 from sshsdp_fsdp_runtime.runtime.parameter import ShardedParameter
 from sshsdp_fsdp_runtime.runtime.pieces import full_value, store
 from sshsdp_fsdp_runtime.runtime.scalars import load_scalars, scalars_of
@@ -66,6 +78,10 @@ class ShardedModule(nn.Module):
     def transport(self) -> Transport:
         """What connects the ranks."""
         return self._sharded.transport
+
+    def pack_calls(self) -> dict[tuple[str, ...], PackCalls]:
+        """How often each pack was computed as one so far, by the names of its members."""
+        return {pack.plan.members: replace(pack.calls) for pack in self._sharded.packs}
 
     def finalize_gradients(self) -> None:
         """Make main gradients final now instead of in the next step. Collective."""
@@ -243,6 +259,7 @@ def fully_shard(
     *,
     sharding: Sequence[Sharding] | None = None,
     groups: Sequence[str] | None = None,
+    packs: Sequence[Pack] = (),
     formats: Sequence[Cast] = (),
     updates: Sequence[Update] | None = None,
     transport: Transport | None = None,
@@ -264,6 +281,8 @@ def fully_shard(
             ranks of a node, the update over all ranks.
         groups: patterns of modules whose weights are gathered and whose gradients are reduced as
             one; default: the elements of every outermost ``nn.ModuleList``.
+        packs: linear layers that are computed as one, by pattern of the module around them;
+            default: none.
         formats: dtype of computation by parameter pattern; default: as the model was built.
         updates: update rule by parameter pattern; default: ``AdamW()`` for everything.
         transport: connects the ranks; default: from the environment that torchrun sets, else a
@@ -290,18 +309,22 @@ def fully_shard(
     )
     owned = transport is None
     transport = transport or transport_from_environment()
-    plan = agree_on_plan(
-        transport,
-        lambda: build_plan(
+
+    def build() -> Plan:
+        plan = build_plan(
             ModelSpec.of(model),
             transport.topology,
             sharding=sharding,
             groups=groups,
+            packs=packs,
             formats=formats,
             updates=updates,
             options=options,
-        ),
-    )
+        )
+        check_members(model, plan.packs)
+        return plan
+
+    plan = agree_on_plan(transport, build)
     state = RuntimeState(model, plan, transport, f"model{next(_ordinals)}.", sync)
     for handle in state.handles:
         handle.parameter.__class__ = ShardedParameter

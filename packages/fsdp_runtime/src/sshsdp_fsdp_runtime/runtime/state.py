@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 from torch import nn
 
-from sshsdp_fsdp_runtime.plan import Plan, ScheduleBook, Votes
+from sshsdp_fsdp_runtime.plan import PackPlan, Plan, ScheduleBook, Votes
 from sshsdp_fsdp_runtime.plan.storage import TEMPORARIES
 from sshsdp_fsdp_runtime.runtime.ballot import Ballot
 from sshsdp_fsdp_runtime.runtime.buffers import Buffers
@@ -15,6 +15,7 @@ from sshsdp_fsdp_runtime.runtime.gradient_group import GradientGroup, GradientSl
 from sshsdp_fsdp_runtime.runtime.gradients import Gradients
 from sshsdp_fsdp_runtime.runtime.handle import ParameterHandle
 from sshsdp_fsdp_runtime.runtime.initial_values import distribute
+from sshsdp_fsdp_runtime.runtime.packed import Packed
 from sshsdp_fsdp_runtime.runtime.passes import Passes
 from sshsdp_fsdp_runtime.runtime.steps import ExchangeReducer, Steps, WeightUpdate
 from sshsdp_fsdp_runtime.runtime.weights import WeightGroup, WeightSlot
@@ -31,6 +32,7 @@ class RuntimeState:
         transport: connects the ranks.
         handles: all parameters, in the order of the plan.
         weights: weight groups by module name.
+        packs: layers that are computed as one.
         optimizer: None where nothing is trainable.
     """
 
@@ -61,6 +63,7 @@ class RuntimeState:
         )
         for handle in trainable:
             handle.passes = self.passes
+        self.packs = tuple(self._pack(pack) for pack in plan.packs)
         self.gradients = Gradients(
             trainable,
             self.passes,
@@ -119,6 +122,13 @@ class RuntimeState:
                 )
             )
         return handles
+
+    def _pack(self, plan: PackPlan) -> Packed:
+        weights = [self.by_name[name] for name in plan.weights]
+        pack = Packed(plan, weights, [self.by_name[name] for name in plan.biases])
+        for index, handle in enumerate(weights):
+            handle.pack, handle.pack_index = pack, index
+        return pack
 
     def _gradient_groups(self, book: ScheduleBook) -> list[GradientGroup]:
         slots: dict[int, GradientSlot] = {}
