@@ -72,7 +72,7 @@ def qwen3_moe(implementation: str) -> nn.Module:
     config = transformers.Qwen3MoeConfig(
         **DECODER,
         head_dim=8,
-        moe_intermediate_size=6,
+        moe_intermediate_size=8,
         num_experts=5,
         num_experts_per_tok=2,
         norm_topk_prob=True,

@@ -1,9 +1,7 @@
 """Presets claim every parameter of real models as intended."""
 
 import pytest
-
-transformers = pytest.importorskip("transformers")
-
+import transformers
 from integration.hugging_face.families import DECODER, FAMILIES, llama, t5
 
 from sshsdp_fsdp_runtime import ModelSpec, build_plan, presets
@@ -20,7 +18,7 @@ DECODER_UNITS = {
     "mlp.down_proj.weight": "whole()",
 }
 ATTENTION_UNITS = {name: unit for name, unit in DECODER_UNITS.items() if "attn" in name}
-EXPERT_UNITS = {"mlp.experts.gate_up_proj": "heads(6)", "mlp.experts.down_proj": "experts()"}
+EXPERT_UNITS = {"mlp.experts.gate_up_proj": "heads(8)", "mlp.experts.down_proj": "experts()"}
 T5_UNITS = {
     **{f"Attention.{name}.weight": "heads(10)" for name in "qkv"},
     "Attention.o.weight": "columns(10)",
@@ -107,7 +105,7 @@ def test_a_gated_t5_packs_its_two_inputs():
 
 def test_a_mixture_with_dense_layers_has_rules_for_both():
     config = transformers.Qwen3MoeConfig(
-        **DECODER, head_dim=8, moe_intermediate_size=6, num_experts=3, mlp_only_layers=[0]
+        **DECODER, head_dim=8, moe_intermediate_size=8, num_experts=3, mlp_only_layers=[0]
     )
     check(transformers.Qwen3MoeForCausalLM(config), DECODER_UNITS | EXPERT_UNITS)
 

@@ -19,7 +19,7 @@ from sshsdp_fsdp_runtime.plan import (
     resting_terms,
     step_traffic,
 )
-from sshsdp_fsdp_runtime.runtime import ShardedGradient, ShardedModule, fully_shard
+from sshsdp_fsdp_runtime.runtime import ShardedGradient, ShardedModule, deferred_init, fully_shard
 
 __all__ = [
     "Cast",
@@ -37,6 +37,7 @@ __all__ = [
     "TrafficRow",
     "Update",
     "build_plan",
+    "deferred_init",
     "fully_shard",
     "is_matrix",
     "presets",

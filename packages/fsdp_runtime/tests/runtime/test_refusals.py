@@ -69,10 +69,10 @@ def test_a_name_that_the_model_has_already_is_refused(name):
     assert getattr(model, name) == "mine"
 
 
-def test_parameters_elsewhere_than_on_the_cpu_are_refused():
-    with torch.device("meta"):
-        model = TiedModel()
-    with pytest.raises(RuntimeError, match="on the CPU in this version, got 'gain' on meta"):
+def test_a_model_that_is_on_the_meta_device_in_part_is_refused():
+    model = TiedModel()
+    model.head = torch.nn.Linear(5, 13, device="meta")
+    with pytest.raises(RuntimeError, match=r"got 'head\.weight' that is on the meta device"):
         fully_shard(model)
 
 

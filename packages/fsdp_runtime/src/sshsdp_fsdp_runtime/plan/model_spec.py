@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from math import prod
-from typing import Self
+from typing import Literal, Self
 
 import torch
 from torch import nn
@@ -34,12 +34,23 @@ class ParameterSpec:
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """A model's parameters, modules and buffers in registration order."""
+    """A model's parameters, modules and buffers in registration order.
+
+    Attributes:
+        parameters: each once.
+        modules: names, without the root.
+        lists: names of the ``nn.ModuleList`` modules.
+        buffers: name, shape and dtype of each.
+        initial: where initial values come from: ``given``, they are there when the model is
+            sharded; ``recorded``, from its construction in `deferred_init`; ``drawn``, from its
+            own initialization when it is sharded.
+    """
 
     parameters: tuple[ParameterSpec, ...]
     modules: tuple[str, ...]
-    lists: tuple[str, ...]  # names of the nn.ModuleList modules
+    lists: tuple[str, ...]
     buffers: tuple[tuple[str, tuple[int, ...], torch.dtype], ...]
+    initial: Literal["given", "recorded", "drawn"] = "given"
 
     @classmethod
     def of(cls, model: nn.Module) -> Self:

@@ -86,7 +86,12 @@ class Plan:
             "versions": [(name, version(f"sshsdp-{name}")) for name in _PACKAGES]
             + [("torch", torch.__version__)],
             "world": self.topology,
-            "model": (self.spec.parameters, self.spec.buffers, self.spec.modules),
+            "model": (
+                self.spec.parameters,
+                self.spec.buffers,
+                self.spec.modules,
+                self.spec.initial,
+            ),
             "options": self.options,
             "rules": (
                 [(c.parameter.name, c.degrees, c.weight_dtype, c.update) for c in self.claims],
@@ -107,6 +112,7 @@ class Plan:
         """The plan in words: who claimed what, groups, layouts, bytes."""
         numel = sum(parameter.numel for parameter in self.spec.parameters)
         lines = [f"plan for {self.world} rank(s), {numel:,} parameters"]
+        lines += [f"initial values: {_INITIAL[i]}" for i in (self.spec.initial,) if i in _INITIAL]
         for group in self.groups:
             lines.append(f"group {group.label} (slot {group.slot})")
             lines += [line for atom in group.atoms for line in _describe_atom(atom)]
@@ -115,6 +121,11 @@ class Plan:
         return "\n".join([*lines, self.forecast().describe()])
 
 
+_INITIAL = {
+    "recorded": "those of the recorded construction, replayed tensor by tensor",
+    "drawn": "drawn by the model's own initialization, since it was on the meta device; they are "
+    "not those of a construction under the same seed",
+}
 _PACKAGES = ("datatree", "shardchain", "zerosm", "mxfp", "updates", "fsdp-runtime")
 
 

@@ -1,5 +1,6 @@
 """Executes a plan: buffers, slots, gradients, hooks. It decides nothing about layout or order."""
 
+from sshsdp_fsdp_runtime.runtime.deferred_init import deferred_init
 from sshsdp_fsdp_runtime.runtime.entry import CheckpointEntry
 from sshsdp_fsdp_runtime.runtime.fragment_tensor import FragmentTensor
 from sshsdp_fsdp_runtime.runtime.sharded import ShardedModule, fully_shard
@@ -10,5 +11,6 @@ __all__ = [
     "FragmentTensor",
     "ShardedGradient",
     "ShardedModule",
+    "deferred_init",
     "fully_shard",
 ]

@@ -21,6 +21,7 @@ from sshsdp_fsdp_runtime.plan import (
 )
 from sshsdp_fsdp_runtime.plan.patterns import matches
 from sshsdp_fsdp_runtime.runtime.agreement import agree_on_plan
+from sshsdp_fsdp_runtime.runtime.deferred_init import Construction, initial_values_of
 from sshsdp_fsdp_runtime.runtime.entry import (
     CheckpointEntry,
     layout_facts,
@@ -276,7 +277,7 @@ def fully_shard(
     ``model.optimizer`` updates it. The training loop stays plain PyTorch.
 
     Args:
-        model: on the CPU, initialized.
+        model: on the CPU, initialized; or built in `deferred_init`, or on the meta device.
         sharding: degrees by parameter pattern; default: weights and sums of gradients over the
             ranks of a node, the update over all ranks.
         groups: patterns of modules whose weights are gathered and whose gradients are reduced as
@@ -301,7 +302,8 @@ def fully_shard(
         PlanError: rules and model don't fit.
         RuntimeError: ranks planned differently; the same error on every rank.
     """
-    _check_model(model)
+    initial = initial_values_of(model)
+    _check_model(model, initial)
     if sync not in ("rank0", "assert"):
         raise ValueError(f"expected sync 'rank0' or 'assert', got {sync!r}")
     options = Options(
@@ -309,10 +311,17 @@ def fully_shard(
     )
     owned = transport is None
     transport = transport or transport_from_environment()
+<<<<<<< Updated upstream
 
     def build() -> Plan:
         plan = build_plan(
             ModelSpec.of(model),
+=======
+    plan = agree_on_plan(
+        transport,
+        lambda: build_plan(
+            replace(ModelSpec.of(model), initial=initial),
+>>>>>>> Stashed changes
             transport.topology,
             sharding=sharding,
             groups=groups,
@@ -320,12 +329,20 @@ def fully_shard(
             formats=formats,
             updates=updates,
             options=options,
+<<<<<<< Updated upstream
         )
         check_members(model, plan.packs)
         return plan
 
     plan = agree_on_plan(transport, build)
     state = RuntimeState(model, plan, transport, f"model{next(_ordinals)}.", sync)
+=======
+        ),
+    )
+    construction = None if initial == "given" else Construction(model)
+    prefix = f"model{next(_ordinals)}."
+    state = RuntimeState(model, plan, transport, prefix, sync, construction)
+>>>>>>> Stashed changes
     for handle in state.handles:
         handle.parameter.__class__ = ShardedParameter
         handle.parameter._handle = handle  # type: ignore[attr-defined]
@@ -338,7 +355,7 @@ def fully_shard(
     return model
 
 
-def _check_model(model: nn.Module) -> None:
+def _check_model(model: nn.Module, initial: str) -> None:
     if isinstance(model, ShardedModule):
         raise TypeError("expected a plain model, got one that is sharded already")
     for name in ("optimizer", "plan", "transport"):
@@ -348,6 +365,8 @@ def _check_model(model: nn.Module) -> None:
                 "rename it"
             )
     for name, parameter in model.named_parameters():
+        if initial != "given":
+            continue  # becomes an ordinary parameter
         if parameter.device.type != "cpu":
             raise RuntimeError(
                 "expected parameters on the CPU in this version, got "

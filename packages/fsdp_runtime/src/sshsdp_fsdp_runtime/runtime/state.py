@@ -9,6 +9,7 @@ from sshsdp_fsdp_runtime.plan import PackPlan, Plan, ScheduleBook, Votes
 from sshsdp_fsdp_runtime.plan.storage import TEMPORARIES
 from sshsdp_fsdp_runtime.runtime.ballot import Ballot
 from sshsdp_fsdp_runtime.runtime.buffers import Buffers
+from sshsdp_fsdp_runtime.runtime.deferred_init import Construction
 from sshsdp_fsdp_runtime.runtime.finishing import Finishing
 from sshsdp_fsdp_runtime.runtime.fragment_exchange import TransportExchange
 from sshsdp_fsdp_runtime.runtime.gradient_group import GradientGroup, GradientSlot
@@ -43,6 +44,7 @@ class RuntimeState:
         transport: Transport,
         prefix: str,
         sync: Literal["rank0", "assert"],
+        construction: Construction | None = None,
     ) -> None:
         self.plan = plan
         self.transport = transport
@@ -75,7 +77,11 @@ class RuntimeState:
         gather = self._program(book.gather_shards())
         self.update = WeightUpdate(transport, atoms, gather, groups, self.handles)
         self.update.begin()
-        distribute(model, self.handles, transport, sync)
+        if construction is None:
+            distribute(model, self.handles, transport, sync)
+        else:
+            construction.fill(self.handles, transport, sync)
+            distribute(model, [], transport, sync)  # buffers, also those of no recording
         self._adopt()
         self.update.end()
         self.optimizer = self._optimizer() if trainable else None
