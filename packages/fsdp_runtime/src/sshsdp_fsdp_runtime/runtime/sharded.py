@@ -311,17 +311,10 @@ def fully_shard(
     )
     owned = transport is None
     transport = transport or transport_from_environment()
-<<<<<<< Updated upstream
 
     def build() -> Plan:
         plan = build_plan(
-            ModelSpec.of(model),
-=======
-    plan = agree_on_plan(
-        transport,
-        lambda: build_plan(
             replace(ModelSpec.of(model), initial=initial),
->>>>>>> Stashed changes
             transport.topology,
             sharding=sharding,
             groups=groups,
@@ -329,20 +322,14 @@ def fully_shard(
             formats=formats,
             updates=updates,
             options=options,
-<<<<<<< Updated upstream
         )
         check_members(model, plan.packs)
         return plan
 
     plan = agree_on_plan(transport, build)
-    state = RuntimeState(model, plan, transport, f"model{next(_ordinals)}.", sync)
-=======
-        ),
-    )
     construction = None if initial == "given" else Construction(model)
     prefix = f"model{next(_ordinals)}."
     state = RuntimeState(model, plan, transport, prefix, sync, construction)
->>>>>>> Stashed changes
     for handle in state.handles:
         handle.parameter.__class__ = ShardedParameter
         handle.parameter._handle = handle  # type: ignore[attr-defined]
