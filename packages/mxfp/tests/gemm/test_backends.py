@@ -174,22 +174,40 @@ def test_autocast_does_not_round_operands():
 def test_on_gpus_the_reference_multiplies_bfloat16_and_sums_float32(dtype, accumulate):
     """With fake CUDA tensors: which product is asked for, and that settings are put back."""
     seen = []
-    flags_of = torch.backends.cuda.matmul
+    flags = torch.backends.cuda.matmul
+
+    def state():
+        return flags.allow_bf16_reduced_precision_reduction, flags.fp32_precision
 
     class Watch(TorchDispatchMode):
         def __torch_dispatch__(self, function, types, args=(), kwargs=None):
             result = function(*args, **(kwargs or {}))
             if "mm" in function.__name__:
-                flags = flags_of.allow_bf16_reduced_precision_reduction, flags_of.allow_tf32
-                seen.append((args[0].dtype, result.dtype, flags))
+                seen.append((args[0].dtype, result.dtype, state()))
             return result
 
-    before = flags_of.allow_bf16_reduced_precision_reduction, flags_of.allow_tf32
+    before = state()
     with FakeTensorMode(), Watch():
         left = torch.empty(32, 64, dtype=torch.bfloat16, device="cuda")
         out = torch.empty(32, 32, dtype=dtype, device="cuda") if accumulate else None
         result = reference._multiply(left, left.t(), dtype, out, accumulate)
         assert (result.dtype, result.device.type) == (dtype, "cuda")
     kind = torch.float32 if accumulate or dtype != torch.bfloat16 else torch.bfloat16
-    assert seen == [(torch.bfloat16, kind, (False, False))]
-    assert (flags_of.allow_bf16_reduced_precision_reduction, flags_of.allow_tf32) == before
+    assert seen == [(torch.bfloat16, kind, (False, "ieee"))]
+    assert state() == before == (True, "none")
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("precision", ["tf32", "ieee"])
+def test_a_programs_own_precision_is_put_back(device, precision):
+    flags = torch.backends.cuda.matmul if device == "cuda" else torch.backends.mkldnn.matmul
+    before = flags.fp32_precision
+    try:
+        flags.fp32_precision = precision  # the newer setting: the older one can't be read any more
+        with pytest.raises(KeyError), reference.full_precision(torch.device(device)):
+            raise KeyError(flags.fp32_precision)
+        assert flags.fp32_precision == precision
+        with reference.full_precision(torch.device(device)):
+            assert flags.fp32_precision == "ieee"
+    finally:
+        flags.fp32_precision = before

@@ -7,6 +7,7 @@ products are the same as of a block-scaled multiplication; sums are of float32.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -93,17 +94,21 @@ def _multiply(
 def full_precision(device: torch.device) -> Iterator[None]:
     """Let torch's products be of the operands as they are, and sums of float32.
 
-    Autocast would round float32 operands to bfloat16; on GPUs TF32 would, and sums may be of
-    bfloat16 where they are split.
+    Autocast would round float32 operands to bfloat16, as would a lower precision for products of
+    float32; on GPUs sums may be of bfloat16 where they are split.
     """
-    matmul = torch.backends.cuda.matmul
-    before = matmul.allow_bf16_reduced_precision_reduction, matmul.allow_tf32
+    cublas = torch.backends.cuda.matmul
+    # Not allow_tf32: torch refuses to read that once a program has set the newer fp32_precision.
+    backend: Any = torch.backends.cuda if device.type == "cuda" else torch.backends.mkldnn
+    products = backend.matmul
+    precision = products.fp32_precision
+    reduced = cublas.allow_bf16_reduced_precision_reduction
+    split = getattr(cublas, "allow_bf16_reduced_precision_reduction_split_k", True)
     with torch.autocast(device.type, enabled=False):
-        if device.type != "cuda":
-            yield
-            return
         try:
-            matmul.allow_bf16_reduced_precision_reduction, matmul.allow_tf32 = False, False
+            products.fp32_precision = "ieee"
+            cublas.allow_bf16_reduced_precision_reduction = False, split
             yield
         finally:
-            matmul.allow_bf16_reduced_precision_reduction, matmul.allow_tf32 = before
+            products.fp32_precision = precision
+            cublas.allow_bf16_reduced_precision_reduction = reduced, split
