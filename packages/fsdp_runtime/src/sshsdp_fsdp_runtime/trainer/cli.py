@@ -16,6 +16,7 @@ from sshsdp_fsdp_runtime.trainer.config import TrainConfig, check_resumable
 from sshsdp_fsdp_runtime.trainer.configfile import read_config
 from sshsdp_fsdp_runtime.trainer.console import complain, say
 from sshsdp_fsdp_runtime.trainer.errors import InputError
+from sshsdp_fsdp_runtime.trainer.inspection import compare, inspect
 from sshsdp_fsdp_runtime.trainer.launch import RanksError, run_forked
 from sshsdp_fsdp_runtime.trainer.outcome import Outcome
 from sshsdp_fsdp_runtime.trainer.planning import plan
@@ -133,7 +134,7 @@ def parse_train(arguments: Sequence[str]) -> TrainCommand:
 
 
 _COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = MappingProxyType(
-    {"train": train, "plan": plan}
+    {"train": train, "plan": plan, "inspect": inspect, "compare": compare}
 )
 
 

@@ -120,6 +120,8 @@ class ReportConfig:
     """Steps between checkpoints; the last step always has one."""
     keep_checkpoints: int = 2
     """Newest checkpoints that are kept."""
+    background_checkpoints: bool = False
+    """Write checkpoints while training goes on, from a copy in memory of what a rank saves."""
     tensorboard: bool = False
     """Also write TensorBoard events into the run folder (extra `tensorboard`)."""
     sample_tokens: int = 256
