@@ -47,17 +47,21 @@ class TransportExchange:
     Args:
         transport: connects the ranks.
         arena: the memory to reserve; None makes one when it is asked for.
+        name: of that arena, and of channels.
 
     Attributes:
         rank: this rank.
         world: number of ranks.
     """
 
-    def __init__(self, transport: Transport, arena: Arena | None = None) -> None:
+    def __init__(
+        self, transport: Transport, arena: Arena | None = None, *, name: str = "fragments"
+    ) -> None:
         self.rank = transport.rank
         self.world = transport.world
         self._transport = transport
         self._arena = arena
+        self._name = name
         self._compiled = 0
 
     def reserve(self, nbytes: int) -> torch.Tensor:
@@ -67,7 +71,7 @@ class TransportExchange:
             ValueError: there is an arena of another size.
         """
         if self._arena is None:
-            self._arena = self._transport.arena("fragments", nbytes)
+            self._arena = self._transport.arena(self._name, nbytes)
         if nbytes != self._arena.nbytes:
             raise ValueError(
                 f"expected to reserve the {self._arena.nbytes} bytes of arena "
@@ -84,7 +88,7 @@ class TransportExchange:
         assert self._arena is not None, "reserve() comes before compile()"
         for message in messages:
             self._check(message, self._arena.nbytes)
-        name = f"{self._arena.name}.{self._compiled}"
+        name = f"{self._name}.{self._compiled}"
         self._compiled += 1
         started, ended = f"{name}.started", f"{name}.ended"
         ops = _Ops(self.rank, messages, self._region, self._transport.addressable)

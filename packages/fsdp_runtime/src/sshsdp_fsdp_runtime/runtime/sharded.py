@@ -267,6 +267,7 @@ def fully_shard(
     form: Literal["auto", "shared", "private"] = "auto",
     average: Literal["mean", "sum"] = "mean",
     slots: int = 2,
+    padding_budget: float = 0.03,
     poison: bool = False,
     skip_nonfinite: bool = True,
     sync: Literal["rank0", "assert"] = "rank0",
@@ -291,6 +292,7 @@ def fully_shard(
         form: ``shared`` or ``private`` gathered weights, or ``auto``; see `Options`.
         average: ``mean`` or ``sum`` of gradients over ranks.
         slots: buffers that groups take turns with.
+        padding_budget: padding for the sake of update units, see `Options`.
         poison: fill released bytes with NaN, to find reads of them (private form only).
         skip_nonfinite: steps whose gradient norm is not finite change nothing.
         sync: ``rank0``: all ranks take rank 0's initial values. ``assert``: they must be equal.
@@ -307,7 +309,12 @@ def fully_shard(
     if sync not in ("rank0", "assert"):
         raise ValueError(f"expected sync 'rank0' or 'assert', got {sync!r}")
     options = Options(
-        form=form, average=average, slots=slots, poison=poison, skip_nonfinite=skip_nonfinite
+        form=form,
+        average=average,
+        slots=slots,
+        padding_budget=padding_budget,
+        poison=poison,
+        skip_nonfinite=skip_nonfinite,
     )
     owned = transport is None
     transport = transport or transport_from_environment()

@@ -11,18 +11,17 @@ from sshsdp_fsdp_runtime.runtime.ballot import Ballot
 from sshsdp_fsdp_runtime.runtime.buffers import Buffers
 from sshsdp_fsdp_runtime.runtime.deferred_init import Construction
 from sshsdp_fsdp_runtime.runtime.finishing import Finishing
-from sshsdp_fsdp_runtime.runtime.fragment_exchange import TransportExchange
 from sshsdp_fsdp_runtime.runtime.gradient_group import GradientGroup, GradientSlot
 from sshsdp_fsdp_runtime.runtime.gradients import Gradients
 from sshsdp_fsdp_runtime.runtime.handle import ParameterHandle
 from sshsdp_fsdp_runtime.runtime.initial_values import distribute
 from sshsdp_fsdp_runtime.runtime.packed import Packed
 from sshsdp_fsdp_runtime.runtime.passes import Passes
-from sshsdp_fsdp_runtime.runtime.steps import ExchangeReducer, Steps, WeightUpdate
+from sshsdp_fsdp_runtime.runtime.steps import Steps, WeightUpdate
 from sshsdp_fsdp_runtime.runtime.weights import WeightGroup, WeightSlot
 from sshsdp_shardchain import ChainHolders, Level
 from sshsdp_updates import ShardedOptimizer, UpdateList, UpdateMember
-from sshsdp_zerosm import Program, Schedule, Transport
+from sshsdp_zerosm import Program, Schedule, Transport, TransportExchange
 
 
 class RuntimeState:
@@ -48,6 +47,7 @@ class RuntimeState:
     ) -> None:
         self.plan = plan
         self.transport = transport
+        self._prefix = prefix
         self.buffers = Buffers(plan, transport, prefix)
         ballot = self._ballot()
         if plan.options.poison:
@@ -176,10 +176,13 @@ class RuntimeState:
     def _optimizer(self) -> ShardedOptimizer:
         return ShardedOptimizer(
             [self._update_list(name) for name, b in self.buffers.atoms.items() if b.atom.trainable],
-            reducer=ExchangeReducer(self.transport),
             steps=Steps(self.gradients, self.update),
             skip_nonfinite=self.plan.options.skip_nonfinite,
-            exchange=TransportExchange(self.transport, self.buffers.arenas.get(TEMPORARIES)),
+            exchange=TransportExchange(
+                self.transport,
+                self.buffers.arenas.get(TEMPORARIES),
+                name=f"{self._prefix}{TEMPORARIES}",
+            ),
         )
 
     def _update_list(self, name: str) -> UpdateList:

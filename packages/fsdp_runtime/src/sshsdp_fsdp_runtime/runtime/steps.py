@@ -1,7 +1,6 @@
 """What an optimizer step needs of the runtime: final gradients, quiet weights, G, publication."""
 
 from collections.abc import Sequence
-from typing import Literal
 
 import torch
 
@@ -96,25 +95,3 @@ class Steps:
     def zero_grad(self) -> None:
         """Drop the gradients of the round."""
         self._gradients.drop_all()
-
-
-class ExchangeReducer:
-    """Small all-reduces over a transport's exchange, summed in rank order on every rank."""
-
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
-
-    def all_reduce(self, tensor: torch.Tensor, op: Literal["sum", "max"]) -> None:
-        """Replace `tensor` in place by the sum or maximum over ranks, bit-equal on every rank."""
-        flat = tensor.view(-1)
-        limit = self._transport.max_exchange_bytes // tensor.dtype.itemsize
-        for start in range(0, flat.numel(), limit):
-            self._all_reduce(flat[start : start + limit], op)
-
-    def _all_reduce(self, piece: torch.Tensor, op: Literal["sum", "max"]) -> None:
-        messages = self._transport.exchange(piece.numpy().tobytes())
-        parts = [torch.frombuffer(bytearray(message), dtype=piece.dtype) for message in messages]
-        total = parts[0]
-        for part in parts[1:]:
-            total = total + part if op == "sum" else torch.maximum(total, part)
-        piece.copy_(total)

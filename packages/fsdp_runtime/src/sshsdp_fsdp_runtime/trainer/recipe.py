@@ -1,10 +1,16 @@
-"""Recipe: which optimizer updates which parameters of the decoder, and in what units."""
+"""Recipe: what of the decoder is computed as one, and which optimizer updates it in what units."""
 
 import torch
 
-from sshsdp_fsdp_runtime import ParameterSpec, Update, is_matrix
+from sshsdp_fsdp_runtime import Pack, ParameterSpec, Update, is_matrix
 from sshsdp_fsdp_runtime.trainer.config import OptimizerConfig
 from sshsdp_updates import AdamW, Muon, columns, heads
+
+DECODER_PACKS = (
+    Pack("layers.*.attention", ["q_proj", "k_proj", "v_proj"]),
+    Pack("layers.*.mlp", ["gate_proj", "up_proj"]),
+)
+"""Projections of the same input, each computed as one product."""
 
 
 def decoder_updates(config: OptimizerConfig, head_size: int) -> list[Update]:
