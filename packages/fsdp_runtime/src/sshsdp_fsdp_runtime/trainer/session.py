@@ -8,12 +8,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from sshsdp_fsdp_runtime import ShardedModule, fully_shard
-from sshsdp_fsdp_runtime.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
+from sshsdp_fsdp_runtime.checkpoint import (
+    CheckpointError,
+    PendingSave,
+    load_checkpoint,
+    save_checkpoint,
+)
 from sshsdp_fsdp_runtime.trainer.config import TrainConfig
 from sshsdp_fsdp_runtime.trainer.errors import InputError
 from sshsdp_fsdp_runtime.trainer.model import Decoder
@@ -46,7 +50,8 @@ class Session(Protocol):
     def save(self, path: Path, extra: Mapping[str, Any]) -> None:
         """Write model, optimizer and `extra` into the new folder `path`. Collective.
 
-        The folder appears whole or not at all. ``extra["per_rank"]`` may differ between ranks.
+        The folder appears whole or not at all, at the latest when the session is closed.
+        ``extra["per_rank"]`` may differ between ranks.
         """
         ...
 
@@ -87,6 +92,8 @@ class ShardedSession:
             updates=decoder_updates(config.optimizer, model.shape.head_size),
             transport=self._transport,
         )
+        self._in_background = config.report.background_checkpoints
+        self._saving: PendingSave | None = None
         # The same object, with a class that is also a ShardedModule.
         assert isinstance(sharded, ShardedModule)
         self._sharded: ShardedModule = sharded
@@ -111,7 +118,7 @@ class ShardedSession:
 
     def save(self, path: Path, extra: Mapping[str, Any]) -> None:
         """See `Session`."""
-        save_checkpoint(path, self._sharded, extra)
+        self._saving = save_checkpoint(path, self._sharded, extra, asynchronous=self._in_background)
 
     def load(self, path: Path) -> Mapping[str, Any]:
         """See `Session`."""
@@ -130,7 +137,7 @@ class ShardedSession:
 
     def close(self) -> None:
         """See `Session`."""
+        if self._saving is not None:
+            self._saving.wait()
         self._sharded.close()
         self._transport.close()
-        if dist.is_initialized():
-            dist.destroy_process_group()
