@@ -46,7 +46,7 @@ DECODER: dict[str, Any] = {
     "vocab_size": VOCABULARY,
     "hidden_size": 24,
     "intermediate_size": 20,
-    "num_hidden_layers": 2,
+    "num_hidden_layers": 3,  # more than there are slots
     "num_attention_heads": 3,
     "num_key_value_heads": 1,
     "max_position_embeddings": 32,
@@ -87,7 +87,7 @@ def gpt2() -> nn.Module:
         vocab_size=VOCABULARY,
         n_positions=32,
         n_embd=24,
-        n_layer=2,
+        n_layer=3,
         n_head=3,
         resid_pdrop=0.0,
         embd_pdrop=0.0,
@@ -103,7 +103,7 @@ def vit() -> nn.Module:
     """A convolution of patches, a class token, learned positions."""
     config = transformers.ViTConfig(
         hidden_size=24,
-        num_hidden_layers=2,
+        num_hidden_layers=3,
         num_attention_heads=3,
         intermediate_size=20,
         image_size=8,
@@ -122,7 +122,7 @@ def t5(**changes: Any) -> nn.Module:
         "d_model": 24,
         "d_kv": 10,
         "d_ff": 20,
-        "num_layers": 2,
+        "num_layers": 3,
         "num_heads": 3,
         "dropout_rate": 0.0,
         "pad_token_id": 0,

@@ -69,6 +69,7 @@ def test_ranks_that_build_from_a_configuration_hold_parts_of_the_same_model():
 
 @pytest.mark.parametrize("name", ["llama-tied", "gpt2", "vit", "t5"])
 def test_a_model_on_meta_is_filled_by_its_own_initialization(name):
+    torch.manual_seed(0)
     with torch.device("meta"):
         model = FAMILIES[name].build()
     model = fully_shard(model)
@@ -78,7 +79,7 @@ def test_a_model_on_meta_is_filled_by_its_own_initialization(name):
     for key, buffer in built.named_buffers():
         assert ours[key].equal(buffer), key
     for key, parameter in built.named_parameters():
-        if parameter.dim() > 1:
+        if parameter.dim() > 1 and parameter.numel() > 200:
             deviation = pytest.approx(parameter.std().item(), rel=0.3, abs=1e-6)
             assert ours[key].std().item() == deviation, key
     assert torch.isfinite(model(**batch(name)).loss)

@@ -87,7 +87,7 @@ def check(model, expected):
 @pytest.mark.parametrize("name", EXPECTED)
 def test_every_parameter_is_claimed_as_intended(name):
     plan = check(FAMILIES[name].build(), EXPECTED[name])
-    assert len(plan.groups) == 1 + (4 if name == "t5" else 2)  # blocks of two layers each, and root
+    assert len(plan.groups) == 1 + (6 if name == "t5" else 3)  # blocks, and the root
 
 
 @pytest.mark.parametrize("name", PACKS)
