@@ -1,8 +1,10 @@
 """A save goes on while training does; it holds what was there when it was asked for."""
 
+import gc
 import os
 import threading
 import time
+import weakref
 
 import pytest
 import torch
@@ -154,6 +156,18 @@ def test_a_process_that_ends_finishes_its_save_first(tmp_path):
     model = CutModel(StoreTransport(0, 1), filled=False)
     load_checkpoint(tmp_path / "saved", model)
     model.assert_exact()
+
+
+def test_a_save_that_nobody_waits_for_keeps_no_model_alive(tmp_path):
+    model = CutModel(StoreTransport(0, 1))
+    transport = weakref.ref(model.transport)
+    pending = save_checkpoint(tmp_path / "saved", model, {}, asynchronous=True)
+    while not pending.done():
+        time.sleep(0.01)
+    del model
+    gc.collect()
+    assert transport() is None
+    assert pending.wait() == tmp_path / "saved"
 
 
 def die_in_the_background(rank, path):

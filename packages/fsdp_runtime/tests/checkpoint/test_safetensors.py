@@ -17,6 +17,7 @@ from sshsdp_fsdp_runtime.checkpoint import (
     CheckpointMismatchError,
     export_safetensors,
     load_safetensors,
+    safetensors_model,
 )
 from sshsdp_shardchain import Degrees
 from sshsdp_zerosm import Topology
@@ -205,6 +206,23 @@ def test_weights_that_are_there_are_not_overwritten(tmp_path):
         export_safetensors(tmp_path, model)
     with pytest.raises(ValueError, match="max_shard_bytes >= 1, got 0"):
         export_safetensors(tmp_path / "b", model, max_shard_bytes=0)
+
+
+def fail_on_one(rank, model, path):
+    if rank.rank == 1:
+
+        def fail(*_):
+            raise OSError("no space left")
+
+        safetensors_model._write = fail
+    with pytest.raises(CheckpointError, match="rank 1: OSError: no space left"):
+        export_safetensors(path, model)
+    model.transport.barrier()
+    return list(path.iterdir())
+
+
+def test_an_export_that_fails_on_one_rank_leaves_nothing(tmp_path):
+    assert on_ranks(2, fail_on_one, tmp_path / "a", model=model_of(1)) == [[], []]
 
 
 @pytest.mark.parametrize("tied", [True, False])

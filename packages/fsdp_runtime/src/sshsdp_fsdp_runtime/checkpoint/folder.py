@@ -35,12 +35,17 @@ def open_staging(path: Path) -> None:
     staging.mkdir(parents=True)
 
 
+def discard_staging(path: Path) -> None:
+    """Remove what was written for `path`, as far as that works."""
+    shutil.rmtree(staging_folder(path), ignore_errors=True)
+
+
 def commit(path: Path) -> None:
     """Let the staged checkpoint appear at `path`, whole, also after a power failure."""
     staging = staging_folder(path)
-    _sync(staging)
+    sync_folder(staging)
     os.rename(staging, path)
-    _sync(path.parent)
+    sync_folder(path.parent)
 
 
 def newest_checkpoint(folder: str | os.PathLike[str], *, contents: bool = False) -> Path | None:
@@ -86,7 +91,8 @@ def _pass_over(path: Path, error: CheckpointError) -> None:
         _log.warning("checkpoint passed over: %s", error)
 
 
-def _sync(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Force the names in a folder to the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -4,10 +4,11 @@ import threading
 from collections.abc import MutableMapping
 from functools import partial
 from pathlib import Path
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 from sshsdp_fsdp_runtime.checkpoint.agreement import agree
 from sshsdp_fsdp_runtime.checkpoint.errors import CheckpointError
+from sshsdp_fsdp_runtime.checkpoint.folder import discard_staging
 from sshsdp_fsdp_runtime.checkpoint.protocol import CheckpointTransport
 from sshsdp_fsdp_runtime.checkpoint.write import Write
 
@@ -27,13 +28,15 @@ class PendingSave:
     def __init__(self, path: Path, transport: CheckpointTransport, write: Write | None) -> None:
         """Start writing in a thread; None: everything is written already."""
         self.path = path
-        self._transport = transport
-        self._write = write
+        # Not kept alive: who drops a model after its last save gets its memory back.
+        self._transport = ref(transport)
         self._errors: dict[int, Exception] = {}  # by step
-        self._failure: CheckpointError | None = None
+        self._failure: Exception | None = None
+        self._settled = write is None
         self._thread: threading.Thread | None = None
         if write is not None:
-            self._thread = threading.Thread(target=self._run, name=f"save to {path}")
+            name = f"save to {path}"
+            self._thread = threading.Thread(target=self._run, args=(write,), name=name)
             _in_flight[transport] = self
             self._thread.start()
 
@@ -47,35 +50,45 @@ class PendingSave:
         Raises:
             CheckpointError: on every rank the same, again at every call; nothing is at `path`.
         """
-        if _in_flight.get(self._transport) is self:
-            del _in_flight[self._transport]
+        if not self._settled:
             if self._thread is not None:
                 self._thread.join()
-            try:
-                # Writing first: rank 0's error of committing only follows from another rank's.
-                for step in range(_STEPS):
-                    agree(self._transport, partial(self._check, step))
-            except CheckpointError as error:
-                self._failure = error
+            self._settle()
         if self._failure is not None:
             raise self._failure
         return self.path
+
+    def _settle(self) -> None:
+        self._settled = True
+        transport = self._transport()
+        if transport is None:  # the model is gone: every rank knows its own part only
+            self._failure = next(iter(self._errors.values()), None)
+            return
+        if _in_flight.get(transport) is self:
+            del _in_flight[transport]
+        try:
+            # Writing first: rank 0's error of committing only follows from another rank's.
+            for step in range(_STEPS):
+                agree(transport, partial(self._check, step))
+        except CheckpointError as error:
+            self._failure = error
+            if transport.rank == 0:
+                # Once more, now that nobody writes: a rank may have put a file there meanwhile.
+                discard_staging(self.path)
 
     def _check(self, step: int) -> None:
         if step in self._errors:
             raise self._errors[step]
 
-    def _run(self) -> None:
-        write = self._write
-        assert write is not None
+    def _run(self, write: Write) -> None:
         for step, action in enumerate((write.write, write.commit)):
             try:
                 action()
             except Exception as error:
                 self._errors[step] = error
-                write.discard()
                 break
-        self._write = None  # the snapshot's memory
+        if self._errors and write.rank == 0:
+            discard_staging(self.path)
 
 
 def finish_pending(transport: CheckpointTransport) -> None:

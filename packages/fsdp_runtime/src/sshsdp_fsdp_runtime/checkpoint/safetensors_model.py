@@ -12,6 +12,7 @@ import torch
 
 from sshsdp_fsdp_runtime.checkpoint.agreement import agree
 from sshsdp_fsdp_runtime.checkpoint.errors import CheckpointError, CheckpointMismatchError
+from sshsdp_fsdp_runtime.checkpoint.folder import sync_folder
 from sshsdp_fsdp_runtime.checkpoint.protocol import Checkpointable
 from sshsdp_fsdp_runtime.checkpoint.safetensors_file import StoredTensor
 from sshsdp_fsdp_runtime.checkpoint.safetensors_folder import INDEX, SafetensorsFolder
@@ -50,8 +51,13 @@ def export_safetensors(
     if max_shard_bytes < 1:
         raise ValueError(f"expected max_shard_bytes >= 1, got {max_shard_bytes}")
     steps = _Export(Path(path), model, max_shard_bytes, dtype, metadata or {})
-    for step in (steps.plan, steps.open, steps.write, steps.commit):
-        agree(model.transport, step)
+    agree(model.transport, steps.plan)
+    try:
+        for step in (steps.open, steps.write, steps.commit):
+            agree(model.transport, step)
+    except CheckpointError:
+        steps.discard()
+        raise
 
 
 def load_safetensors(path: str | os.PathLike[str], model: Checkpointable) -> None:
@@ -140,6 +146,13 @@ class _Export:
         if index := self._folder.index():
             self._draft(INDEX).write_bytes(index)
             os.replace(self._draft(INDEX), self._path / INDEX)
+        sync_folder(self._path)
+
+    def discard(self) -> None:
+        """Rank 0 removes what was not finished."""
+        if self._model.transport.rank == 0:
+            for name in (*self._folder.files, INDEX):
+                self._draft(name).unlink(missing_ok=True)
 
     def _draft(self, name: str) -> Path:
         return self._path / f".{name}{_UNFINISHED}"

@@ -2,7 +2,6 @@
 
 import os
 import pickle
-import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 from sshsdp_fsdp_runtime.checkpoint.agreement import agree
 from sshsdp_fsdp_runtime.checkpoint.contents import Contents
 from sshsdp_fsdp_runtime.checkpoint.errors import CheckpointError
-from sshsdp_fsdp_runtime.checkpoint.folder import open_staging, staging_folder
+from sshsdp_fsdp_runtime.checkpoint.folder import discard_staging, open_staging, staging_folder
 from sshsdp_fsdp_runtime.checkpoint.manifest import Manifest
 from sshsdp_fsdp_runtime.checkpoint.messages import exchange_all
 from sshsdp_fsdp_runtime.checkpoint.pending import PendingSave, finish_pending
@@ -127,4 +126,4 @@ class _Save:
     def discard(self) -> None:
         """Rank 0 removes what was staged."""
         if self._rank == 0:
-            shutil.rmtree(self._staging, ignore_errors=True)
+            discard_staging(self.path)

@@ -1,6 +1,5 @@
 """The writing of a planned checkpoint: needs the folder only, no other rank."""
 
-import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -115,8 +114,3 @@ class Write:
             )
         replace(self.manifest, files=files).write(staging)
         commit(self.path)
-
-    def discard(self) -> None:
-        """Rank 0 removes what a failed save has left."""
-        if self.rank == 0:
-            shutil.rmtree(staging_folder(self.path), ignore_errors=True)
