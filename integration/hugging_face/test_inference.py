@@ -4,6 +4,7 @@ import contextlib
 
 import pytest
 import torch
+import transformers
 from integration.hugging_face.families import FAMILIES
 from testing.ranks import run_ranks
 from torch.distributed import PrefixStore
@@ -97,3 +98,20 @@ def test_the_full_state_goes_back_into_a_plain_model(name):
             plain.load_state_dict(state)
             for key, value in source.state_dict().items():
                 assert plain.state_dict()[key].equal(value)
+
+
+def test_save_pretrained_takes_the_full_state_and_names_the_class(tmp_path):
+    model = fully_shard(fresh("llama-tied"))
+    state = model.full_state_dict()
+    model.save_pretrained(tmp_path, state_dict=dict(state))
+    again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float64)
+    assert type(again) is transformers.LlamaForCausalLM
+    for key, value in again.state_dict().items():
+        assert state[key].equal(value)
+
+
+def test_resizing_embeddings_of_a_sharded_model_is_refused():
+    model = fully_shard(fresh("llama"))
+    model.resize_token_embeddings(60, mean_resizing=False)
+    with pytest.raises(RuntimeError, match=r"'lm_head\.weight'.*before fully_shard"):
+        model(**batch("llama"))

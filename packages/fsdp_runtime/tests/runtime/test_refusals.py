@@ -118,3 +118,25 @@ def test_an_update_that_fails_half_way_leaves_a_model_to_be_loaded_anew():
         return all(torch.equal(state[name], value) for name, value in wanted.items())
 
     assert on_ranks(2, scene, updates=[Update("**", Failing(lr=0.1))]) == [True, True]
+
+
+def test_a_module_that_was_replaced_is_named():
+    model = fully_shard(TiedModel())
+    model.layers[1].up = torch.nn.Linear(5, 7)
+    with pytest.raises(RuntimeError, match=r"'layers\.1\.up\.weight'.*before fully_shard\(\)"):
+        model(ids())
+
+
+def test_a_module_that_was_wrapped_goes_on():
+    model = fully_shard(TiedModel())
+    expected = model(ids())
+    model.layers[1].up = torch.nn.Sequential(model.layers[1].up)
+    for _ in range(2):
+        assert model(ids()).equal(expected)
+
+
+def test_the_class_keeps_its_name():
+    model = fully_shard(TiedModel())
+    assert type(model).__name__ == "TiedModel"
+    assert type(model).__module__ == TiedModel.__module__
+    assert isinstance(model, TiedModel)

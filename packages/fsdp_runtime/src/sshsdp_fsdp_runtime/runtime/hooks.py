@@ -16,6 +16,7 @@ from sshsdp_fsdp_runtime.runtime.state import RuntimeState
 from sshsdp_fsdp_runtime.runtime.weights import WeightGroup
 
 Place: TypeAlias = tuple[dict[str, nn.Parameter | None], str, ParameterHandle]
+Link: TypeAlias = tuple[dict[str, nn.Module | None], str, nn.Module]
 
 
 def install(model: nn.Module, state: RuntimeState) -> list[RemovableHandle]:
@@ -94,11 +95,14 @@ def _drop_outputs(module: nn.Module, packs: Sequence[Packed]) -> RemovableHandle
 
 def _guard_root(model: nn.Module, state: RuntimeState) -> list[RemovableHandle]:
     """Checks before the model's forward; the begin of a backward pass through its output."""
-    places = _places(model, state)
+    places, links = _places(model, state), _links(model)
 
-    def before(_module: nn.Module, _args: Any) -> None:
+    def before(module: nn.Module, _args: Any) -> None:
         if torch._C._current_graph_task_id() == -1:
             state.passes.check_idle()
+        if any(children.get(key) is not child for children, key, child in links):
+            _check_reachable(module, places)
+            links[:] = _links(module)
         _check_usable(places, state)
 
     def after(_module: nn.Module, _args: Any, output: Any) -> None:
@@ -146,6 +150,24 @@ def _places(model: nn.Module, state: RuntimeState) -> list[Place]:
         for key, parameter in module._parameters.items()
         if parameter is not None
     ]
+
+
+def _links(model: nn.Module) -> list[Link]:
+    """Which module holds which, where there are parameters inside."""
+    return [
+        (module._modules, key, child)
+        for module in model.modules()
+        for key, child in module._modules.items()
+        if child is not None and next(child.parameters(), None) is not None
+    ]
+
+
+def _check_reachable(model: nn.Module, places: list[Place]) -> None:
+    """Modules were replaced: refuse it unless what they held is still inside, in a wrapper."""
+    held = {id(module._parameters) for module in model.modules()}
+    for parameters, _, handle in places:
+        if id(parameters) not in held:
+            _raise_changed(handle)
 
 
 def _raise_changed(handle: ParameterHandle) -> None:

@@ -341,7 +341,9 @@ def fully_shard(
         handle.parameter.__class__ = ShardedParameter
         handle.parameter._handle = handle  # type: ignore[attr-defined]
     cls = type(model)
-    model.__class__ = type(f"Sharded{cls.__name__}", (ShardedModule, cls), {})
+    # The name is kept: libraries write it into configurations, to find the class again.
+    names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
+    model.__class__ = type(cls.__name__, (ShardedModule, cls), names)
     assert isinstance(model, ShardedModule)
     model._sharded = state
     model._owns_transport = owned
