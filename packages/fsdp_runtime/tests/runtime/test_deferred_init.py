@@ -243,6 +243,31 @@ def test_attributes_of_parameters_are_kept():
     assert not model.bias.requires_grad
 
 
+class Holder:
+    """Not a module, not a container that can be searched."""
+
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+
+class Hiding(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(3))
+        self.listed = [torch.arange(3.0), {"weight": self.weight}]
+        self.hidden = Holder(torch.ones(3))
+
+
+def test_tensors_in_containers_are_found_and_others_refused():
+    with deferred_init():
+        model = Hiding()
+    model = fully_shard(model)
+    assert model.listed[0].equal(torch.arange(3.0))
+    assert model.listed[1]["weight"] is model.weight
+    with pytest.raises(RuntimeError, match=r"got aten\.mul.*make it a buffer"):
+        model.hidden.tensor * 2
+
+
 # Models on the meta device
 
 

@@ -1,19 +1,20 @@
 """Models without memory: construction is recorded, and replayed when the model is sharded."""
 
 import hashlib
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._pytree import tree_leaves, tree_map
 
 from sshsdp_fsdp_runtime.runtime.handle import ParameterHandle
 from sshsdp_fsdp_runtime.runtime.initial_values import broadcast
 from sshsdp_fsdp_runtime.runtime.pieces import store
 from sshsdp_fsdp_runtime.runtime.recorder import Recorder, recording_into
-from sshsdp_fsdp_runtime.runtime.recording import Recording, Ref
+from sshsdp_fsdp_runtime.runtime.recording import Ref
 from sshsdp_fsdp_runtime.runtime.replay import Replay, Sink
 from sshsdp_zerosm import Transport
 
@@ -71,21 +72,30 @@ class Construction:
     def __init__(self, model: nn.Module) -> None:
         if initial_values_of(model) == "drawn":
             _initialize_anew(model)
-        self._recording = _recording_of(model)
+        self._recorder = _recorder_of(model)
+        self._recording = self._recorder.recording
         self._parameters: dict[int, Ref] = {}
-        self._kept: list[tuple[Place, Ref]] = []
+        self._kept: list[tuple[Place, Any]] = []  # trees with `Ref` in place of fake tensors
         shells: dict[int, nn.Parameter] = {}
+
+        def without_memory(leaf: Any) -> Any:
+            if not isinstance(leaf, FakeTensor):
+                return leaf
+            ref = self._recording.ref(leaf)
+            if not isinstance(leaf, nn.Parameter):
+                return ref
+            if id(leaf) not in shells:
+                shells[id(leaf)] = _shell(leaf)
+                self._parameters[id(shells[id(leaf)])] = ref
+            return shells[id(leaf)]
+
+        originals = []  # held: an address must not come back as another parameter's
         for place in _places(model):
             holder, key = place
-            tensor = holder[key]
-            if isinstance(tensor, nn.Parameter):
-                shell = shells.get(id(tensor))
-                if shell is None:
-                    shell = shells[id(tensor)] = _shell(tensor)
-                    self._parameters[id(shell)] = self._recording.ref(tensor)
-                holder[key] = shell
-            else:
-                self._kept.append((place, self._recording.ref(tensor)))
+            originals.append(holder[key])
+            holder[key] = tree = tree_map(without_memory, holder[key])
+            if any(isinstance(leaf, Ref) for leaf in tree_leaves(tree)):
+                self._kept.append((place, tree))
 
     def fill(
         self,
@@ -109,12 +119,13 @@ class Construction:
         ]
         before = torch.get_rng_state()
         goes_on = torch.equal(before, self._recording.left) and states is own
-        kept = {ref for _, ref in self._kept}
+        kept = {leaf for leaf in tree_leaves(self._kept) if isinstance(leaf, Ref)}
         values = Replay(self._recording).run(sinks, kept, states)
         if not goes_on:
             torch.set_rng_state(before)
-        for (holder, key), ref in self._kept:
-            holder[key] = values[ref]
+        for (holder, key), tree in self._kept:
+            holder[key] = tree_map(lambda leaf: _value(leaf, values), tree)
+        self._recorder.close()
 
     def _agree(
         self, own: list[torch.Tensor], transport: Transport, sync: Literal["rank0", "assert"]
@@ -153,8 +164,13 @@ def _kind(parameter: torch.Tensor) -> Initial:
     return "drawn" if parameter.device.type == "meta" else "given"
 
 
-def _recording_of(model: nn.Module) -> Recording:
-    modes = {id(holder[key].fake_mode): holder[key].fake_mode for holder, key in _places(model)}
+def _value(leaf: Any, values: Mapping[Ref, torch.Tensor]) -> Any:
+    return values[leaf] if isinstance(leaf, Ref) else leaf
+
+
+def _recorder_of(model: nn.Module) -> Recorder:
+    fakes = [fake for holder, key in _places(model) for fake in _fakes(holder[key])]
+    modes = {id(fake.fake_mode): fake.fake_mode for fake in fakes}
     if len(modes) > 1:
         raise RuntimeError(
             f"expected a model that was built inside one deferred_init(), got parts of {len(modes)}"
@@ -162,15 +178,20 @@ def _recording_of(model: nn.Module) -> Recording:
         )
     recorder = modes.popitem()[1]
     assert isinstance(recorder, Recorder)
-    return recorder.recording
+    return recorder
+
+
+def _fakes(value: Any) -> list[FakeTensor]:
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, FakeTensor)]
 
 
 def _places(model: nn.Module) -> Iterator[Place]:
-    """Where the modules hold fake tensors: parameters, buffers, and attributes that are tensors."""
+    """Where modules hold fake tensors: parameters, buffers, other attributes and their items."""
     for module in model.modules():
         for holder in (module._parameters, module._buffers, module.__dict__):
             for key, value in list(holder.items()):
-                if isinstance(value, FakeTensor):
+                registered = value is module._parameters or value is module._buffers
+                if not registered and _fakes(value):
                     yield holder, key
 
 
@@ -223,13 +244,13 @@ def _initialize_anew(model: nn.Module) -> None:
         s for o in recording.operations if not o.name.startswith("aten.empty") for s in o.writes
     }
     for holder, key in _places(model):
-        tensor = holder[key]
-        if tensor.numel() and recording.ref(tensor).storage not in filled:
-            raise RuntimeError(
-                f"expected the model's own initialization to fill every tensor, got none for "
-                f"{names.get(id(tensor), key)!r}, which is on the meta device; give its module "
-                "reset_parameters(), or build the model inside deferred_init() instead"
-            )
+        for tensor in _fakes(holder[key]):
+            if tensor.numel() and recording.ref(tensor).storage not in filled:
+                raise RuntimeError(
+                    "expected the model's own initialization to fill every tensor, got none for "
+                    f"{names.get(id(tensor), key)!r}, which is on the meta device; give its module "
+                    "reset_parameters(), or build the model inside deferred_init() instead"
+                )
 
 
 def _replace_meta(model: nn.Module, made: dict[int, torch.Tensor]) -> dict[int, str]:

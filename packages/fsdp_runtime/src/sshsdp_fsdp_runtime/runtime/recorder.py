@@ -54,7 +54,12 @@ class Recorder(FakeTensorMode):  # type: ignore[no-untyped-call]
         super().__init__(allow_non_fake_inputs=True)
         self.recording = Recording()
         self._depth = 0
+        self._closed = False
         self._rng_state = self.recording.rng_state
+
+    def close(self) -> None:
+        """Refuse further operations: the recording was replayed, they would have no effect."""
+        self._closed = True
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Recorder":
         return self  # a copied module belongs to the same recording
@@ -64,6 +69,12 @@ class Recorder(FakeTensorMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         """Run an operation on fakes, and keep it unless another one consists of it."""
         kwargs = kwargs or {}
+        if self._closed:
+            raise RuntimeError(
+                "expected tensors of a model to be parameters, buffers or attributes of modules, "
+                f"got {func} on one that deferred_init() made and fully_shard() could not find; "
+                "make it a buffer"
+            )
         if self._depth == 0 and func is torch.ops.aten._local_scalar_dense.default:
             return self._item(args[0])
         self._depth += 1
