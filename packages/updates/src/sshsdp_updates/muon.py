@@ -1,22 +1,21 @@
 """Muon (Jordan et al. 2024): momentum, orthogonalized unit by unit."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 
-from sshsdp_updates.iteration import Iteration, iteration_of
-from sshsdp_updates.muon_parts import MOMENTUM, U_TO_V, check_matrix, orthogonalize, validate_muon
-from sshsdp_updates.newton_schulz import newton_schulz_bytes, newton_schulz_cost
+from sshsdp_updates.iteration import Iteration
+from sshsdp_updates.muon_parts import MOMENTUM, U_TO_V, OrthogonalizingRule, orthogonalize
 from sshsdp_updates.operand import Access, Operand, Operands
-from sshsdp_updates.rule import StateField, Temporary, UpdateRule
+from sshsdp_updates.rule import StateField, Temporary
 from sshsdp_updates.stage import Scalars, Stage, StageKind
 
 
 @dataclass(frozen=True)
-class Muon(UpdateRule):
+class Muon(OrthogonalizingRule):
     """Muon with the arguments and the arithmetic of ``torch.optim.Muon``.
 
     What is a matrix is said by the member's unit: the tensor, a head, an expert. Three stages, as
@@ -50,9 +49,6 @@ class Muon(UpdateRule):
     adjust_lr_fn: str | None = None
     ns_dtype: torch.dtype = torch.bfloat16
 
-    def __post_init__(self) -> None:
-        self.validate(self.hyperparameters())
-
     def state_fields(self) -> tuple[StateField, ...]:
         """Return the momentum, in the dtype of the main weights."""
         return (StateField("momentum_buffer"),)
@@ -64,37 +60,6 @@ class Muon(UpdateRule):
     def stages(self) -> tuple[Stage, ...]:
         """Return f0, f1 and f2 of the paper's example."""
         return (MOMENTUM, _ORTHOGONALIZE, _APPLY)
-
-    def validate(self, hyperparameters: Mapping[str, Any]) -> None:
-        """Check ranges, and that the dtype of u stays what it was laid out for."""
-        validate_muon(hyperparameters)
-        same_dtype(hyperparameters, self.ns_dtype)
-
-    def check_unit(self, shape: tuple[int, ...]) -> None:
-        """Accept matrices only."""
-        check_matrix(shape)
-
-    def unit_cost(self, shape: tuple[int, ...]) -> int:
-        """Return the floating-point operations of the iteration."""
-        steps = len(iteration_of(self.ns_coefficients).sequence(self.ns_steps))
-        return newton_schulz_cost(shape, steps)
-
-    def unit_scratch(self, shape: tuple[int, ...], dtype: torch.dtype) -> int:  # noqa: ARG002
-        """Return the memory of the iteration."""
-        return newton_schulz_bytes(shape, self.ns_dtype)
-
-
-def same_dtype(hyperparameters: Mapping[str, Any], built: torch.dtype) -> None:
-    """Refuse another dtype of the iteration than the one that a rule was built with.
-
-    Raises:
-        ValueError: naming both.
-    """
-    if hyperparameters["ns_dtype"] != built:
-        raise ValueError(
-            f"expected ns_dtype={built}, which temporaries were laid out for, got "
-            f"ns_dtype={hyperparameters['ns_dtype']}; build a new optimizer"
-        )
 
 
 def _apply(operands: Operands, scalars: Scalars) -> None:

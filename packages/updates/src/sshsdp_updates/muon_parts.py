@@ -1,15 +1,19 @@
 """What the rules that orthogonalize momentum have in common."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from sshsdp_updates.iteration import iteration_of
-from sshsdp_updates.newton_schulz import newton_schulz
+from sshsdp_updates.iteration import Iteration, iteration_of
+from sshsdp_updates.newton_schulz import (
+    newton_schulz,
+    newton_schulz_bytes,
+    newton_schulz_cost,
+)
 from sshsdp_updates.operand import Access, Operand, Operands
-from sshsdp_updates.rule import require
+from sshsdp_updates.rule import UpdateRule, require
 from sshsdp_updates.stage import Scalars, Stage
 from sshsdp_updates.unit import OWN
 
@@ -47,17 +51,45 @@ def validate_muon(values: Mapping[str, Any]) -> None:
     require(dtype in NS_DTYPES, f"one of {NS_DTYPES}", "ns_dtype", dtype)
 
 
-def check_matrix(shape: tuple[int, ...]) -> None:
-    """Refuse units that are not matrices.
+class OrthogonalizingRule(UpdateRule):
+    """A rule with a Newton-Schulz iteration over units that are matrices.
 
-    Raises:
-        ValueError: `shape` has not two dimensions.
+    Attributes:
+        ns_coefficients: as of Muon, and likewise `ns_steps` and `ns_dtype`.
     """
-    if len(shape) != 2:
-        raise ValueError(
-            f"expected units that are matrices, got shape {shape}; give vectors another rule, "
-            "or the tensor a unit with rows and columns"
-        )
+
+    ns_coefficients: str | Sequence[float] | Iteration
+    ns_steps: int | None
+    ns_dtype: torch.dtype
+
+    def __post_init__(self) -> None:
+        self.validate(self.hyperparameters())
+
+    def validate(self, hyperparameters: Mapping[str, Any]) -> None:
+        """Check ranges, and that the dtype of u stays what it was laid out for."""
+        validate_muon(hyperparameters)
+        if hyperparameters["ns_dtype"] != self.ns_dtype:
+            raise ValueError(
+                f"expected ns_dtype={self.ns_dtype}, which temporaries were laid out for, got "
+                f"ns_dtype={hyperparameters['ns_dtype']}; build a new optimizer"
+            )
+
+    def check_unit(self, shape: tuple[int, ...]) -> None:
+        """Accept matrices only."""
+        if len(shape) != 2:
+            raise ValueError(
+                f"expected units that are matrices, got shape {shape}; give vectors another rule, "
+                "or the tensor a unit with rows and columns"
+            )
+
+    def unit_cost(self, shape: tuple[int, ...]) -> int:
+        """Return the floating-point operations of the iteration."""
+        steps = len(iteration_of(self.ns_coefficients).sequence(self.ns_steps))
+        return newton_schulz_cost(shape, steps)
+
+    def unit_scratch(self, shape: tuple[int, ...], dtype: torch.dtype) -> int:  # noqa: ARG002
+        """Return the memory of the iteration."""
+        return newton_schulz_bytes(shape, self.ns_dtype)
 
 
 def momentum(operands: Operands, scalars: Scalars) -> None:

@@ -7,19 +7,16 @@ from typing import Any, ClassVar
 
 import torch
 
-from sshsdp_updates.iteration import Iteration, iteration_of
-from sshsdp_updates.muon import same_dtype
+from sshsdp_updates.iteration import Iteration
 from sshsdp_updates.muon_parts import (
     MOMENTUM,
     U_TO_V,
-    check_matrix,
+    OrthogonalizingRule,
     orthogonalize,
     scale_of,
-    validate_muon,
 )
-from sshsdp_updates.newton_schulz import newton_schulz_bytes, newton_schulz_cost
 from sshsdp_updates.operand import Access, Operand, Operands
-from sshsdp_updates.rule import StateField, Temporary, UpdateRule, require
+from sshsdp_updates.rule import StateField, Temporary, require
 from sshsdp_updates.stage import Scalars, Stage, StageKind
 from sshsdp_updates.unit import ROW
 
@@ -27,7 +24,7 @@ _TINY = 1e-10  # as in the authors' code; keeps rows of zeros at zero
 
 
 @dataclass(frozen=True)
-class NorMuon(UpdateRule):
+class NorMuon(OrthogonalizingRule):
     """Muon whose rows are divided by a running root mean square of their own.
 
     With ``o`` the orthogonalized momentum of a unit: ``s = b2 s + (1 - b2) mean(o^2)`` per row,
@@ -60,9 +57,6 @@ class NorMuon(UpdateRule):
     adjust_lr_fn: str | None = None
     ns_dtype: torch.dtype = torch.bfloat16
 
-    def __post_init__(self) -> None:
-        self.validate(self.hyperparameters())
-
     def state_fields(self) -> tuple[StateField, ...]:
         """Return the momentum per element and the second moment per row."""
         return (StateField("momentum_buffer"), StateField("second_momentum", unit=ROW))
@@ -82,23 +76,9 @@ class NorMuon(UpdateRule):
 
     def validate(self, hyperparameters: Mapping[str, Any]) -> None:
         """Check ranges, and that the dtype of u stays what it was laid out for."""
-        validate_muon(hyperparameters)
-        same_dtype(hyperparameters, self.ns_dtype)
+        super().validate(hyperparameters)
         beta2 = hyperparameters["beta2"]
         require(0 <= beta2 < 1, "a beta2 in [0, 1)", "beta2", beta2)
-
-    def check_unit(self, shape: tuple[int, ...]) -> None:
-        """Accept matrices only."""
-        check_matrix(shape)
-
-    def unit_cost(self, shape: tuple[int, ...]) -> int:
-        """Return the floating-point operations of the iteration."""
-        steps = len(iteration_of(self.ns_coefficients).sequence(self.ns_steps))
-        return newton_schulz_cost(shape, steps)
-
-    def unit_scratch(self, shape: tuple[int, ...], dtype: torch.dtype) -> int:  # noqa: ARG002
-        """Return the memory of the iteration."""
-        return newton_schulz_bytes(shape, self.ns_dtype)
 
 
 def _squares(operands: Operands, scalars: Scalars) -> None:  # noqa: ARG001
