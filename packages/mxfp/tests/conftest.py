@@ -1,6 +1,9 @@
 """An oracle in exact rational arithmetic, written from the definitions of the formats."""
 
 import math
+import os
+import subprocess
+import sys
 from bisect import bisect_left
 from fractions import Fraction
 
@@ -97,3 +100,21 @@ def oracles() -> type[Oracle]:
 @pytest.fixture(scope="session")
 def oracle() -> Oracle:
     return Oracle()
+
+
+@pytest.fixture
+def in_triton(tmp_path):
+    """Runs a script in a process of its own, as Triton reads TRITON_INTERPRET when it decorates."""
+
+    def run(script, interpret, *arguments):
+        done = subprocess.run(
+            [sys.executable, str(script), *arguments],
+            env={**os.environ, "TRITON_INTERPRET": interpret, "TRITON_CACHE_DIR": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=False,
+        )
+        assert done.stdout == "done\n", done.stderr
+
+    return run
