@@ -6,12 +6,11 @@ import torch
 
 from sshsdp_mxfp.layouts import formulas
 from sshsdp_mxfp.layouts.formulas import Index
-from sshsdp_mxfp.layouts.layout import MatrixLayout
-from sshsdp_mxfp.layouts.sizes import align_up
+from sshsdp_mxfp.layouts.mn_major import MNMajorLayout
 
 
 @dataclass(frozen=True)
-class Float32Layout(MatrixLayout):
+class Float32Layout(MNMajorLayout):
     """One float per scale, MN-major, columns at multiples of 16 bytes.
 
     The operand is float32 [rows, blocks] with strides (1, pitch), as DeepGEMM's
@@ -19,11 +18,6 @@ class Float32Layout(MatrixLayout):
     positive value. E8M0 codes become powers of two; code 0 (2^-127) is a subnormal that
     DeepGEMM refuses where it packs floats itself (sm_100): use PackedLayout there.
     """
-
-    @property
-    def pitch(self) -> int:
-        """Floats from one column to the next."""
-        return align_up(self.rows, 4)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -39,16 +33,6 @@ class Float32Layout(MatrixLayout):
     def shape(self) -> tuple[int, ...]:
         """[rows, blocks]."""
         return self.rows, self.blocks
-
-    @property
-    def stride(self) -> tuple[int, ...]:
-        """(1, pitch)."""
-        return 1, self.pitch
-
-    @property
-    def alignment(self) -> int:
-        """Of the tensor memory accelerator."""
-        return 16
 
     @property
     def cells(self) -> int:

@@ -6,12 +6,12 @@ import torch
 
 from sshsdp_mxfp.layouts import formulas
 from sshsdp_mxfp.layouts.formulas import Index
-from sshsdp_mxfp.layouts.layout import MatrixLayout
+from sshsdp_mxfp.layouts.mn_major import MNMajorLayout
 from sshsdp_mxfp.layouts.sizes import align_up
 
 
 @dataclass(frozen=True)
-class PackedLayout(MatrixLayout):
+class PackedLayout(MNMajorLayout):
     """Four E8M0 codes per int32 along K, MN-major, columns at multiples of 16 bytes.
 
     The operand is int32 [rows, ceil(blocks / 4)] with strides (1, pitch), as DeepGEMM's
@@ -19,11 +19,6 @@ class PackedLayout(MatrixLayout):
     further pass. Bytes beyond the last block, and the rows between `rows` and `pitch` that the
     operand doesn't reach, are 0.
     """
-
-    @property
-    def pitch(self) -> int:
-        """Words from one column to the next."""
-        return align_up(self.rows, 4)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -39,16 +34,6 @@ class PackedLayout(MatrixLayout):
     def shape(self) -> tuple[int, ...]:
         """[rows, ceil(blocks / 4)]."""
         return self.rows, -(-self.blocks // 4)
-
-    @property
-    def stride(self) -> tuple[int, ...]:
-        """(1, pitch)."""
-        return 1, self.pitch
-
-    @property
-    def alignment(self) -> int:
-        """Of the tensor memory accelerator."""
-        return 16
 
     @property
     def cells(self) -> int:
