@@ -1,11 +1,11 @@
 """Names of counters, their places on the boards, and what this rank has consumed."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from sshsdp_zerosm.board import CHANNELS, Board, channel_word
 from sshsdp_zerosm.errors import TransportError
-from sshsdp_zerosm.ops import Signal, Wait
+from sshsdp_zerosm.ops import Op, Signal, Wait
 from sshsdp_zerosm.schedule import Schedule
 
 
@@ -53,11 +53,15 @@ class Channels:
         self._targets: dict[tuple[str, int], tuple[int, ...]] = {}
         self._cursors: dict[tuple[str, int], Cursor] = {}
 
-    def admit(self, schedule: Schedule) -> None:
+    def admit(self, schedule: Schedule, own: Mapping[str, Sequence[Op]]) -> None:
         """Give places to a schedule's channels.
 
         Of phases that are expanded per rank only the own rank's part is looked at: what peers do
         is for ``verify``.
+
+        Args:
+            schedule: whose channels are admitted.
+            own: what this rank does in each phase.
 
         Raises:
             ValueError: a channel whose counter would serve two groups of ranks at once, or a wait
@@ -68,7 +72,7 @@ class Channels:
         for phase, ranks in schedule.phases.items():
             lazy = callable(ranks)
             for rank in (self._rank,) if lazy else range(schedule.world):
-                for op in schedule.ops(phase, rank):
+                for op in own[phase] if lazy else schedule.ops(phase, rank):
                     if isinstance(op, Signal):
                         known = targets.setdefault((op.channel, rank), tuple(sorted(op.to)))
                         if known != tuple(sorted(op.to)):

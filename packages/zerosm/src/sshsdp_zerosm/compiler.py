@@ -67,12 +67,12 @@ class Compiler:
                 f"schedule {schedule.name!r}: expected world {len(self._boards)} like the "
                 f"transport, got {schedule.world}"
             )
-        self._channels.admit(schedule)
+        own = {phase: schedule.ops(phase, self._rank) for phase in schedule.phases}
+        self._channels.admit(schedule, own)
         if self._remote is not None:
             self._remote.program()
         phases = {}
-        for name in schedule.phases:
-            ops = schedule.ops(name, self._rank)
+        for name, ops in own.items():
             for op in ops:
                 self._check_readable(schedule, op)
             steps = [] if self._remote is None else [self._remote.start(schedule.name, name)]

@@ -64,6 +64,21 @@ class Schedule:
 
     def ops(self, phase: str, rank: int) -> tuple[Op, ...]:
         """What `rank` does in `phase`; ValueError names the phases there are."""
+        ops = self.expand(phase, rank)
+        if not callable(self.phases[phase]):
+            return ops
+        self._check(phase, rank, ops)
+        known = set(self.channels)
+        for channel in _channels(ops):
+            if channel not in known:
+                raise ValueError(
+                    f"schedule {self.name!r}, phase {phase!r}, rank {rank}: expected one of the "
+                    f"stated channels {', '.join(self.channels) or '(none)'}, got {channel!r}"
+                )
+        return ops
+
+    def expand(self, phase: str, rank: int) -> tuple[Op, ...]:
+        """The same without looking at the operations: for schedules of schedules, which do."""
         if phase not in self.phases:
             raise ValueError(
                 f"schedule {self.name!r}: expected one of the phases {', '.join(self.phases)}, "
@@ -74,18 +89,7 @@ class Schedule:
                 f"schedule {self.name!r}: expected a rank below {self.world}, got {rank}"
             )
         ranks = self.phases[phase]
-        if not callable(ranks):
-            return tuple(ranks[rank])
-        ops = tuple(ranks(rank))
-        self._check(phase, rank, ops)
-        known = set(self.channels)
-        for channel in _channels(ops):
-            if channel not in known:
-                raise ValueError(
-                    f"schedule {self.name!r}, phase {phase!r}, rank {rank}: expected one of the "
-                    f"stated channels {', '.join(self.channels) or '(none)'}, got {channel!r}"
-                )
-        return ops
+        return tuple(ranks(rank) if callable(ranks) else ranks[rank])
 
     def describe(self, rank: int) -> str:
         """One line per operation of `rank`."""

@@ -7,7 +7,7 @@ from sshsdp_fsdp_runtime.plan.atom import AtomPlan, WeightForm
 from sshsdp_fsdp_runtime.plan.group import GroupPlan
 from sshsdp_fsdp_runtime.plan.plan import Plan
 from sshsdp_fsdp_runtime.plan.storage import CHUNK_BYTES, PARTIALS, Field, reduced_atoms
-from sshsdp_shardchain import Level
+from sshsdp_shardchain import Degrees, Level
 from sshsdp_zerosm import (
     Op,
     Region,
@@ -39,6 +39,10 @@ class ScheduleBook:
         self._plan = plan
         self._prefix = prefix
         self._world = plan.world
+        self._cuts: dict[int, dict[Degrees, AtomPlan]] = {}  # by slot, one atom of each kind
+        for group in plan.groups:
+            cuts = self._cuts.setdefault(group.slot, {})
+            cuts.update((atom.degrees, atom) for atom in reduced_atoms(group))
 
     def region(self, atom: AtomPlan, field: Field, rank: int) -> Region:
         """Where a field that the plan gives to `atom` lies on `rank`."""
@@ -98,7 +102,7 @@ class ScheduleBook:
                 "ready": lambda rank: meeting.signal(rank, "ready"),
                 "reduce": lambda rank: (
                     *meeting.wait(rank, "ready"),
-                    *meeting.without(work.ops("reduce", rank)),
+                    *meeting.without(work.expand("reduce", rank)),
                     *meeting.signal(rank, "done"),
                 ),
             },
@@ -127,7 +131,7 @@ class ScheduleBook:
                 "reduce": lambda rank: (
                     *meeting.signal(rank, "ready"),
                     *meeting.wait(rank, "ready"),
-                    *meeting.without(work.ops("reduce", rank)),
+                    *meeting.without(work.expand("reduce", rank)),
                     *meeting.signal(rank, "done"),
                     *meeting.wait(rank, "done"),  # then the next microbatch may add to the sums
                 )
@@ -226,8 +230,7 @@ class ScheduleBook:
 
     def _readers(self, slot: int, rank: int) -> tuple[int, ...]:
         """The other ranks that read gradients from `rank`'s slot, whoever has its turn."""
-        atoms = [a for g in self._plan.groups if g.slot == slot for a in reduced_atoms(g)]
-        cuts = {atom.degrees: atom for atom in atoms}.values()  # one of each kind will do
+        cuts = self._cuts[slot].values()
         return tuple(
             dict.fromkeys(p for atom in cuts for p in self._beside(atom, Level.FULL, rank))
         )

@@ -39,7 +39,7 @@ def by_rank(name: str, *, world: int, part: Callable[[int], Schedule]) -> Schedu
         raise ValueError(f"schedule {name!r}: expected parts of world {world}, got {first.world}")
 
     def expanded(phase: str) -> Callable[[int], Sequence[Op]]:
-        return lambda rank: checked(rank).ops(phase, rank)
+        return lambda rank: checked(rank).expand(phase, rank)
 
     def share(rank: int) -> int:
         least = checked(rank).least_between
@@ -80,7 +80,7 @@ def merge(name: str, parts: Sequence[Schedule], *, once: Collection[str] = ()) -
 
     def expanded(phase: str) -> Callable[[int], Sequence[Op]]:
         return lambda rank: _one_after_another(
-            (op for part in parts for op in part.ops(phase, rank)), once
+            (op for part in parts for op in part.expand(phase, rank)), once
         )
 
     def share(rank: int) -> int:
