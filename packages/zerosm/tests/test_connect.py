@@ -305,6 +305,25 @@ def test_a_rank_that_dies_while_it_connects_is_named(monkeypatch):
     run_ranks(rank_main, 3, expect_death=(1,))
 
 
+def test_a_rank_that_dies_between_the_connection_and_the_greeting_is_named(monkeypatch):
+    """The kernel takes the connection for it, so only the greeting finds nobody."""
+
+    def rank_main(rank):
+        if rank.rank == 0:
+            monkeypatch.setattr(node_module.Mesh, "__init__", lambda *_: os._exit(1))
+        checked = node_module.Mesh._check_process
+
+        def late(mesh, peer, connection):
+            checked(mesh, peer, connection)
+            time.sleep(0.5)
+
+        monkeypatch.setattr(node_module.Mesh, "_check_process", late)
+        with pytest.raises(PeerDiedError, match="rank 0 died"):
+            connect(rank.rank, 2, rank.store, timeout=60)
+
+    run_ranks(rank_main, 2, expect_death=(0,))
+
+
 def test_no_descriptor_is_left_when_connecting_fails(monkeypatch):
     def rank_main(rank):
         before = len(os.listdir("/proc/self/fd"))

@@ -36,10 +36,10 @@ class Mesh:
             self._sockets[peer] = connection
             try:
                 connection.connect(self._cards[peer].socket_name)
-            except ConnectionRefusedError as error:
+                self._check_process(peer, connection)
+                connection.send(_HELLO.pack(self._rank, self._cards[peer].token.encode()))
+            except ConnectionError as error:  # refused, or accepted by the kernel and then gone
                 raise self._gone(peer) from error
-            self._check_process(peer, connection)
-            connection.send(_HELLO.pack(self._rank, self._cards[peer].token.encode()))
         listener.settimeout(_SLICE)
         deadline = time.monotonic() + self._timeout
         higher = [peer for peer in self._cards if peer > self._rank]
