@@ -4,11 +4,13 @@ import contextlib
 import os
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
+from sshsdp_fsdp_runtime.trainer import launch
 from sshsdp_fsdp_runtime.trainer.errors import InputError
 from sshsdp_fsdp_runtime.trainer.launch import RanksError, run_forked
 from sshsdp_fsdp_runtime.trainer.outcome import Outcome
@@ -105,6 +107,27 @@ def test_a_signal_is_passed_on_to_the_ranks(signum):
     before = signal.getsignal(signum)
     assert run_forked(work, 2).steps == signum
     assert signal.getsignal(signum) is before
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_before_all_ranks_listen_reaches_them_whatever_thread_takes_it(
+    signum, monkeypatch
+):
+    def fork_and_signal(work, world, children):
+        fork(work, world, children)
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signum])
+        os.kill(os.getpid(), signum)  # the idle thread has no mask
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signum])
+
+    fork = launch._fork
+    monkeypatch.setattr(launch, "_fork", fork_and_signal)
+    done = threading.Event()
+    launcher = os.fork()
+    if launcher == 0:
+        threading.Thread(target=done.wait, daemon=True).start()
+        os._exit(run_forked(until_told, 2).steps)
+    _, status = os.waitpid(launcher, 0)
+    assert os.waitstatus_to_exitcode(status) == signum
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's parent-death signal")

@@ -80,14 +80,12 @@ def run_forked(work: Work, world: int) -> Outcome:
         InputError: what a rank found wrong with the user's input.
         RanksError: when a rank raised anything else or died.
     """
-    # Signals wait until the ranks exist and know the store: the pipe's first message is its port.
-    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     children: list[_Child] = []
-    with _killed_at_exit(children):
+    with _killed_at_exit(children), _relayed_signals(children) as relay:
         _fork(work, world, children)
         server = _serve(children) if world > 1 else None
-        with _relayed_signals(children):
-            answers = _collect(children)
+        relay.begin()
+        answers = _collect(children)
         del server
         failures = {rank: each for rank, each in answers.items() if isinstance(each, _Failure)}
         if failures:
@@ -100,6 +98,8 @@ def run_forked(work: Work, world: int) -> Outcome:
 def _fork(work: Work, world: int, children: list[_Child]) -> None:
     sys.stdout.flush()
     context = get_context("fork")
+    # A rank begins with its signals blocked, until it has handlers of its own.
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     for rank in range(world):
         ours, theirs = context.Pipe()
         inherited = [child.pipe for child in children] + [ours]
@@ -114,6 +114,7 @@ def _fork(work: Work, world: int, children: list[_Child]) -> None:
             process.start()
         theirs.close()
         children.append(_Child(rank, process, ours))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 
 def _rank_main(
@@ -209,24 +210,44 @@ def _error(failures: dict[int, _Failure], world: int) -> Exception:
     return RanksError(f"{account}rank {rank} of {world} failed: {cause.reason}{others}")
 
 
-@contextlib.contextmanager
-def _relayed_signals(children: list[_Child]) -> Iterator[None]:
-    received: list[int] = []
+class _Relay:
+    """Passes the first signal on to the ranks once they listen; a second one ends everything."""
 
-    def relay(signum: int, frame: FrameType | None) -> None:
+    def __init__(self, children: list[_Child]) -> None:
+        self._children = children
+        self._signum = 0
+        self._begun = False
+
+    def begin(self) -> None:
+        """The ranks exist and know the store, the first message of their pipes: pass signals on."""
+        self._begun = True
+        if self._signum:
+            self._pass_on()
+
+    def handle(self, signum: int, frame: FrameType | None) -> None:
+        """A signal handler."""
         del frame
-        if received:
-            _kill(children)
+        if self._signum:
+            _kill(self._children)
             os._exit(exit_status(signum))
-        received.append(signum)
-        for child in children:
-            with contextlib.suppress(OSError):
-                child.pipe.send(signum)
+        self._signum = signum
+        if self._begun:
+            self._pass_on()
 
-    before = {signum: signal.signal(signum, relay) for signum in SIGNALS}
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    def _pass_on(self) -> None:
+        for child in self._children:
+            with contextlib.suppress(OSError):
+                child.pipe.send(self._signum)
+
+
+@contextlib.contextmanager
+def _relayed_signals(children: list[_Child]) -> Iterator[_Relay]:
+    # From before the first fork: a mask alone would not do, since the kernel gives a signal to any
+    # thread that has none, such as one of torch's, and the default action ends the process.
+    relay = _Relay(children)
+    before = {signum: signal.signal(signum, relay.handle) for signum in SIGNALS}
     try:
-        yield
+        yield relay
     finally:
         for signum, handler in before.items():
             signal.signal(signum, handler)
