@@ -49,6 +49,12 @@ def steps_of(run):
     }
 
 
+def validation_losses(run):
+    """In the order of steps."""
+    rows = read_metrics(run / "metrics.jsonl")
+    return [row["val_loss"] for row in rows if row["kind"] == "validation"]
+
+
 class Command:
     """The command in a process of its own, forked: importing torch again would take seconds."""
 

@@ -75,10 +75,19 @@ def test_a_missing_file_is_named(tmp_path):
 def test_a_size_has_a_name_and_fields_of_its_own():
     shape = ModelConfig(size="small", layers=3).shape(vocab=256, context=64)
     assert (shape.layers, shape.width, shape.context) == (3, 384, 64)
-    with pytest.raises(InputError, match="out of nano, tiny, small, medium, got 'huge'"):
+    with pytest.raises(InputError, match="out of nano, tiny, small, medium, tiny-moe, got 'huge'"):
         ModelConfig(size="huge").shape(vocab=256, context=64)
     with pytest.raises(InputError, match=r"\[model\] expected kv_heads to divide heads=6, got 4"):
         ModelConfig(kv_heads=4).shape(vocab=256, context=64)
+
+
+def test_a_size_may_have_experts():
+    shape = ModelConfig(size="tiny-moe", active=3).shape(vocab=256, context=64)
+    assert (shape.experts, shape.active, shape.hidden) == (8, 3, 256)
+    shape = ModelConfig(size="nano", experts=4, active=2).shape(vocab=256, context=64)
+    assert (shape.experts, shape.active, shape.hidden) == (4, 2, 160)
+    with pytest.raises(InputError, match=r"\[model\] expected 1 <= active <= experts = 4"):
+        ModelConfig(experts=4, active=5).shape(vocab=256, context=64)
 
 
 def test_ranks_divide_the_batch_and_have_one_thread():

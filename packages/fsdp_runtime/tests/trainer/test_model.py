@@ -89,6 +89,10 @@ def test_initial_values_depend_on_the_seed_alone():
         ({"kv_heads": 4}, r"kv_heads to divide heads=6, got 4; use one of \[1, 2, 3, 6\]"),
         ({"width": 50}, r"a width that 6 heads divide into even sizes, got 50; use 48"),
         ({"layers": 0}, "expected layers >= 1, got 0"),
+        ({"experts": -1}, "expected experts >= 0, got -1; use 0 for none"),
+        ({"active": 2}, "expected active = 0 without experts, got 2; set experts"),
+        ({"experts": 4}, "expected 1 <= active <= experts = 4, got active = 0; use 2"),
+        ({"experts": 1, "active": 2}, "<= experts = 1, got active = 2; use 1"),
     ],
 )
 def test_sizes_that_do_not_fit_are_refused(change, text):

@@ -4,18 +4,11 @@ import re
 import shutil
 
 import pytest
-import torch
-from packages.fsdp_runtime.tests.trainer.commands import small_run, steps_of
-from torch import nn
-from torch.nn.functional import cross_entropy
+from packages.fsdp_runtime.tests.trainer.commands import small_run, steps_of, validation_losses
+from packages.fsdp_runtime.tests.trainer.plain_training import unsharded_losses
 
-from sshsdp_fsdp_runtime.trainer import Decoder, TrainConfig, main
-from sshsdp_fsdp_runtime.trainer.batches import TrainBatches
+from sshsdp_fsdp_runtime.trainer import TrainConfig, main
 from sshsdp_fsdp_runtime.trainer.configfile import read_config
-from sshsdp_fsdp_runtime.trainer.corpus import open_corpus
-from sshsdp_fsdp_runtime.trainer.metrics import read_metrics
-from sshsdp_fsdp_runtime.trainer.order import Order
-from sshsdp_fsdp_runtime.trainer.schedule import lr_factor
 
 LAST_LINE = re.compile(
     r"done: steps=6 val_loss=\d\.\d{4} tokens_per_s=\d+ peak_memory_gib=\d\.\d{3} run=\S+/runs/\w+"
@@ -32,83 +25,6 @@ def folder(tmp_path_factory):
     run = [*small_run(folder), "--ranks", "4", "--nodes", "2", "--name", "on2x2"]
     assert main(run) == 0
     return folder / "runs"
-
-
-class PlainOptimizer:
-    """AdamW and Muon of torch over an unsharded decoder; a head is a parameter of its own."""
-
-    def __init__(self, model, config):
-        named = dict(model.named_parameters())
-        size, decay = model.shape.head_size, config.weight_decay
-        blocks = {n: p for n, p in named.items() if n.startswith("layers") and p.ndim == 2}
-        self.cuts = {
-            p: 1 if "o_proj" in n else 0
-            for n, p in blocks.items()
-            if n.split(".")[-2][1:] == "_proj"
-        }
-        self.parts = {
-            p: [nn.Parameter(v.detach().clone()) for v in p.split(size, dim)]
-            for p, dim in self.cuts.items()
-        }
-        whole = [p for p in blocks.values() if p not in self.cuts]
-        heads = [part for parts in self.parts.values() for part in parts]
-        muon = torch.optim.Muon(
-            [*whole, *heads],
-            lr=config.muon_lr,
-            weight_decay=decay,
-            momentum=config.momentum,
-            adjust_lr_fn="match_rms_adamw",
-        )
-        others = [p for n, p in named.items() if n not in blocks]
-        adamw = torch.optim.AdamW(
-            [
-                {"params": [p for p in others if p.ndim == 2], "weight_decay": decay},
-                {"params": [p for p in others if p.ndim != 2], "weight_decay": 0.0},
-            ],
-            lr=config.lr,
-            betas=config.betas,
-        )
-        self.size, self.optimizers = size, {muon: config.muon_lr, adamw: config.lr}
-
-    def step(self, factor):
-        for parameter, dim in self.cuts.items():
-            pieces = parameter.grad.split(self.size, dim)
-            for part, piece in zip(self.parts[parameter], pieces, strict=True):
-                part.grad = piece
-        with pytest.MonkeyPatch.context() as patch:
-            # torch's iteration always is in BF16: here its one cast gives a copy in FP32.
-            patch.setattr(torch.Tensor, "bfloat16", torch.Tensor.clone)
-            for optimizer, lr in self.optimizers.items():
-                for group in optimizer.param_groups:
-                    group["lr"] = lr * factor
-                optimizer.step()
-        with torch.no_grad():
-            for parameter, dim in self.cuts.items():
-                parameter.copy_(torch.cat(self.parts[parameter], dim))
-
-
-def unsharded_losses(run):
-    """The run again: plain PyTorch, one process, the optimizers of torch."""
-    config, corpus = read_config(run / "config.toml", TrainConfig), open_corpus(run / "data")
-    model = Decoder(config.model.shape(vocab=256, context=config.context), seed=config.seed)
-    optimizer = PlainOptimizer(model, config.optimizer)
-    order = Order(config.seed, len(corpus.train), config.context, config.batch)
-    batches = TrainBatches(corpus.train, order, rank=0, world=1, microbatch=config.batch)
-    losses = []
-    for step in range(config.steps):
-        (rows,) = batches.microbatches(step)
-        loss = cross_entropy(model(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten())
-        model.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), config.optimizer.clip)
-        optimizer.step(lr_factor(step, config.steps, config.optimizer))
-        losses.append(loss.item())
-    return losses
-
-
-def validation_losses(run):
-    rows = read_metrics(run / "metrics.jsonl")
-    return [row["val_loss"] for row in rows if row["kind"] == "validation"]
 
 
 @pytest.mark.parametrize("ranks", ["1", "2", "4", "2x2"])

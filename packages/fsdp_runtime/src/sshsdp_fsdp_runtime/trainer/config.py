@@ -19,7 +19,7 @@ class ModelConfig:
     """The decoder's sizes."""
 
     size: str = "tiny"
-    """Named size: nano, tiny, small or medium."""
+    """Named size: nano, tiny, small, medium, or tiny-moe with a mixture of experts."""
     width: int | None = None
     """Elements of the residual stream; None: as the named size says (here and below)."""
     layers: int | None = None
@@ -29,7 +29,12 @@ class ModelConfig:
     kv_heads: int | None = None
     """Key and value heads; divides heads."""
     hidden: int | None = None
-    """Elements of the feed-forward layer."""
+    """Elements of the feed-forward layer; of each expert where there are some."""
+    experts: int | None = None
+    """Feed-forward layers per block, of which each token uses some (a mixture of experts); 0: one
+    layer for all tokens."""
+    active: int | None = None
+    """How many experts a token uses."""
 
     def shape(self, *, vocab: int, context: int) -> DecoderShape:
         """The named size with the given fields in place of its own.
@@ -69,8 +74,8 @@ class OptimizerConfig:
     """The optimizer and its learning rate over time."""
 
     name: Literal["muon", "adamw"] = "muon"
-    """muon: matrices of the blocks by Muon, attention head by head, and the rest by AdamW; adamw:
-    everything by AdamW."""
+    """muon: matrices of the blocks by Muon, attention head by head and experts one by one, and the
+    rest by AdamW; adamw: everything by AdamW."""
     lr: float = 1e-3
     """Peak learning rate of AdamW."""
     muon_lr: float = 6e-3

@@ -13,6 +13,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from sshsdp_fsdp_runtime.trainer.batches import TrainBatches
 from sshsdp_fsdp_runtime.trainer.config import TrainConfig
 from sshsdp_fsdp_runtime.trainer.evaluation import Evaluation
+from sshsdp_fsdp_runtime.trainer.experts import BALANCE
 from sshsdp_fsdp_runtime.trainer.memory import MemoryWatch
 from sshsdp_fsdp_runtime.trainer.reports import Audience, StepReport, ValidationReport
 from sshsdp_fsdp_runtime.trainer.session import Session
@@ -116,13 +117,13 @@ class Loop:
         session, optimizer = self._session, self._session.optimizer
         loss = torch.zeros((), dtype=torch.float64)
         for rows in self._batches.microbatches(step):
-            logits = session.model(rows[:, :-1])
+            logits, uneven = session.model(rows[:, :-1], balance=True)
             part = functional.cross_entropy(logits.flatten(0, 1).float(), rows[:, 1:].flatten())
             # Microbatches add up as in torch; weighted, they add up to the mean over the slice.
-            part = part * (len(rows) / self._batches.rows)
+            share = len(rows) / self._batches.rows
             self._watch.sample()  # activations are at their most now
-            part.backward()  # type: ignore[no-untyped-call]
-            loss += part.detach()
+            ((part + BALANCE * uneven) * share).backward()
+            loss += part.detach() * share
         norm = session.clip_grad_norm(self._config.optimizer.clip)
         lr = float(optimizer.param_groups[0]["lr"])
         optimizer.step()

@@ -1,7 +1,8 @@
 """Decoder: a causal language model of ordinary PyTorch layers.
 
 Nothing here knows of sharding: the trainer shards it like any other `nn.Module`. The query, key and
-value projections are separate layers, as in published checkpoints of this architecture.
+value projections are separate layers, as in published checkpoints of this architecture. With
+experts, the feed-forward layers are mixtures of them.
 """
 
 import math
@@ -11,13 +12,26 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from sshsdp_fsdp_runtime.trainer.experts import Experts
+
 INIT_STD = 0.02
 ROPE_BASE = 10_000.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderShape:
-    """The sizes that define a decoder; every field is a positive int.
+    """The sizes that define a decoder; every field is a positive int, but for the last two.
+
+    Attributes:
+        vocab: number of different tokens.
+        context: most tokens of a sequence.
+        width: elements of the residual stream.
+        layers: number of blocks.
+        heads: of queries.
+        kv_heads: of keys and values; divides heads.
+        hidden: elements of a feed-forward layer; of each expert where there are some.
+        experts: feed-forward layers per block, of which a router chooses; 0: one for all tokens.
+        active: how many of them a token uses; 0 without experts.
 
     Raises:
         ValueError: when the sizes don't fit together.
@@ -30,9 +44,11 @@ class DecoderShape:
     heads: int
     kv_heads: int
     hidden: int
+    experts: int = 0
+    active: int = 0
 
     def __post_init__(self) -> None:
-        for name in self.__dataclass_fields__:
+        for name in ("vocab", "context", "width", "layers", "heads", "kv_heads", "hidden"):
             if getattr(self, name) < 1:
                 raise ValueError(f"expected {name} >= 1, got {getattr(self, name)}")
         step = 2 * self.heads
@@ -45,6 +61,18 @@ class DecoderShape:
             raise ValueError(
                 f"expected kv_heads to divide heads={self.heads}, got {self.kv_heads}; use one of"
                 f" {[n for n in range(1, self.heads + 1) if self.heads % n == 0]}"
+            )
+        if self.experts < 0:
+            raise ValueError(f"expected experts >= 0, got {self.experts}; use 0 for none")
+        if self.experts == 0 and self.active != 0:
+            raise ValueError(
+                f"expected active = 0 without experts, got {self.active}; set experts, or leave out"
+                " active"
+            )
+        if self.experts > 0 and not 1 <= self.active <= self.experts:
+            raise ValueError(
+                f"expected 1 <= active <= experts = {self.experts}, got active = {self.active};"
+                f" use {min(2, self.experts)}"
             )
 
     @property
@@ -114,10 +142,10 @@ class SwiGLU(nn.Module):
         self.up_proj = nn.Linear(shape.width, shape.hidden, bias=False)
         self.down_proj = nn.Linear(shape.hidden, shape.width, bias=False)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Map x: (..., width) to the same shape."""
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Map x: (..., width) to the same shape; with it a 0, as there is nothing to balance."""
         out: Tensor = self.down_proj(functional.silu(self.gate_proj(x)) * self.up_proj(x))
-        return out
+        return out, x.new_zeros(())
 
 
 class Block(nn.Module):
@@ -128,13 +156,19 @@ class Block(nn.Module):
         self.attention_norm = nn.RMSNorm(shape.width, eps=1e-5)
         self.attention = Attention(shape)
         self.mlp_norm = nn.RMSNorm(shape.width, eps=1e-5)
-        self.mlp = SwiGLU(shape)
+        self.mlp = _feed_forward(shape)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Map x: (batch, length, width) to the same shape."""
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Map x: (batch, length, width) to the same shape; with it the balance loss of experts."""
         x = x + self.attention(self.attention_norm(x))
-        out: Tensor = x + self.mlp(self.mlp_norm(x))
-        return out
+        added, balance = self.mlp(self.mlp_norm(x))
+        return x + added, balance
+
+
+def _feed_forward(shape: DecoderShape) -> SwiGLU | Experts:
+    if shape.experts == 0:
+        return SwiGLU(shape)
+    return Experts(shape.width, shape.hidden, experts=shape.experts, active=shape.active)
 
 
 class Decoder(nn.Module):
@@ -160,14 +194,25 @@ class Decoder(nn.Module):
                 continue
             # Layers that write into the residual stream start smaller, so that its variance does
             # not grow with depth (Radford et al. 2019, section 2.3).
-            residual = name.endswith(("o_proj.weight", "down_proj.weight"))
+            residual = name.endswith(("o_proj.weight", "down_proj.weight", "down_proj"))
             std = INIT_STD / math.sqrt(2 * self.shape.layers) if residual else INIT_STD
             nn.init.normal_(parameter, std=std, generator=generator)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Logits (batch, length, vocab) for int64 tokens (batch, length <= context)."""
+    def forward(self, tokens: Tensor, *, balance: bool = False) -> Tensor | tuple[Tensor, Tensor]:
+        """Predict what follows each token.
+
+        Args:
+            tokens: int64 (batch, length <= context).
+            balance: also return the balance loss.
+
+        Returns:
+            Logits (batch, length, vocab); on request with the sum over blocks of how unevenly
+            tokens used experts, 0-d: to be added to the loss, times `BALANCE`. 0 without experts.
+        """
         x = self.embed(tokens)
+        uneven = x.new_zeros(())
         for layer in self.layers:
-            x = layer(x)
+            x, own = layer(x)
+            uneven = uneven + own
         logits: Tensor = self.head(self.norm(x))
-        return logits
+        return (logits, uneven) if balance else logits

@@ -21,7 +21,7 @@ from sshsdp_fsdp_runtime.checkpoint import (
 from sshsdp_fsdp_runtime.trainer.config import TrainConfig
 from sshsdp_fsdp_runtime.trainer.errors import InputError
 from sshsdp_fsdp_runtime.trainer.model import Decoder
-from sshsdp_fsdp_runtime.trainer.recipe import DECODER_PACKS, decoder_updates
+from sshsdp_fsdp_runtime.trainer.recipe import decoder_packs, decoder_updates
 from sshsdp_fsdp_runtime.trainer.seat import Seat
 from sshsdp_zerosm import Topology, Transport, connect
 
@@ -88,8 +88,8 @@ class ShardedSession:
         sharded = fully_shard(
             model,
             groups=["layers.*"],
-            packs=DECODER_PACKS,
-            updates=decoder_updates(config.optimizer, model.shape.head_size),
+            packs=decoder_packs(model.shape),
+            updates=decoder_updates(config.optimizer, model.shape),
             transport=self._transport,
         )
         self._in_background = config.report.background_checkpoints

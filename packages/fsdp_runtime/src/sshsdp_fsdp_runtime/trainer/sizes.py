@@ -5,20 +5,22 @@ from types import MappingProxyType
 from sshsdp_fsdp_runtime.trainer.errors import InputError
 from sshsdp_fsdp_runtime.trainer.model import DecoderShape
 
-# width, layers, heads, kv_heads, hidden
 _SIZES = MappingProxyType(
     {
-        "nano": (64, 2, 4, 2, 160),
-        "tiny": (192, 4, 6, 2, 512),
-        "small": (384, 6, 6, 2, 1024),
-        "medium": (768, 12, 12, 4, 2048),
+        "nano": {"width": 64, "layers": 2, "heads": 4, "kv_heads": 2, "hidden": 160},
+        "tiny": {"width": 192, "layers": 4, "heads": 6, "kv_heads": 2, "hidden": 512},
+        "small": {"width": 384, "layers": 6, "heads": 6, "kv_heads": 2, "hidden": 1024},
+        "medium": {"width": 768, "layers": 12, "heads": 12, "kv_heads": 4, "hidden": 2048},
     }
 )
+_EXPERTS = MappingProxyType(
+    {"tiny-moe": _SIZES["tiny"] | {"hidden": 256, "experts": 8, "active": 2}}
+)  # as many products per token as the dense model
 
 
 def size_names() -> tuple[str, ...]:
-    """The known names, smallest first."""
-    return tuple(_SIZES)
+    """The known names, smallest first, then those with experts."""
+    return (*_SIZES, *_EXPERTS)
 
 
 def named_shape(name: str, *, vocab: int, context: int) -> DecoderShape:
@@ -27,15 +29,7 @@ def named_shape(name: str, *, vocab: int, context: int) -> DecoderShape:
     Raises:
         InputError: naming the known sizes.
     """
-    if name not in _SIZES:
-        raise InputError(f"expected a model size out of {', '.join(_SIZES)}, got {name!r}")
-    width, layers, heads, kv_heads, hidden = _SIZES[name]
-    return DecoderShape(
-        vocab=vocab,
-        context=context,
-        width=width,
-        layers=layers,
-        heads=heads,
-        kv_heads=kv_heads,
-        hidden=hidden,
-    )
+    sizes = _SIZES.get(name) or _EXPERTS.get(name)
+    if sizes is None:
+        raise InputError(f"expected a model size out of {', '.join(size_names())}, got {name!r}")
+    return DecoderShape(vocab=vocab, context=context, **sizes)

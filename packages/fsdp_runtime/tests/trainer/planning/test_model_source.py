@@ -52,9 +52,10 @@ def config(tmp_path):
     return tmp_path / "config.json"
 
 
-def test_a_named_size_is_the_trainers_own_model():
-    shape = named_shape("nano", vocab=256, context=256)
-    assert read_model("nano") == ModelSpec.of(Decoder(shape))
+@pytest.mark.parametrize("name", ["nano", "tiny-moe"])
+def test_a_named_size_is_the_trainers_own_model(name):
+    shape = named_shape(name, vocab=256, context=256)
+    assert read_model(name) == ModelSpec.of(Decoder(shape))
 
 
 @pytest.fixture

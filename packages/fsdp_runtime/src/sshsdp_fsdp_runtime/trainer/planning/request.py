@@ -24,7 +24,7 @@ class PlanRequest:
 
     model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
     """A .toml file of names and shapes; a Hugging Face config.json or its folder;
-    package.module:callable; or a size of `sshsdp train`: nano, tiny, small, medium."""
+    package.module:callable; or a size of `sshsdp train`: nano, tiny, small, medium, tiny-moe."""
     world: int | None = None
     """Number of ranks; None: 1, or nodes times ranks per node."""
     nodes: int = 1
