@@ -10,6 +10,7 @@ from sshsdp_shardchain import ChainHolders, Degrees, Layout
 from sshsdp_updates import (
     OWN,
     ROW,
+    TENSOR,
     Access,
     InProcessWorld,
     Muon,
@@ -108,6 +109,9 @@ def test_units_that_a_kind_of_stage_cannot_have_are_named(cluster, wrong, text):
         ((Temporary("main_grad"),), (), "another name for temporary 'main_grad'"),
         ((Temporary("m"),), (StateField("m"),), "another name for temporary 'm'"),
         ((Temporary("m", None, OWN),), (), "'m' per element or per row, got 'own'"),
+        ((Temporary("m", None, TENSOR),), (), "'m' per element or per row, got 'tensor'"),
+        ((), (StateField("m", None, OWN),), "per element or per row or per tensor, got 'own'"),
+        ((U,), (StateField("m", None, TENSOR),), "beside a field per tensor, got others"),
     ],
 )
 def test_fields_that_cannot_be_are_named(cluster, kept, fields, text):

@@ -27,7 +27,7 @@ from sshsdp_fsdp_runtime.checkpoint import (
     load_torch_checkpoint,
     save_checkpoint,
 )
-from sshsdp_updates import SGD, AdamW, Muon
+from sshsdp_updates import SGD, AdamW, Muon, TorchRule
 
 STEPS = 3
 
@@ -98,6 +98,11 @@ CASES = {
         torch_sgd,
     ),
     "muon": (Matrices, lambda: [Update("**", Muon(lr=1e-2, momentum=0.9))], torch_muon),
+    "nadam": (  # keeps numbers beside tensors
+        Tied,
+        lambda: [Update("**", TorchRule(torch.optim.NAdam, lr=1e-2, momentum_decay=0.1))],
+        lambda parameters: torch.optim.NAdam(parameters, lr=1e-2, momentum_decay=0.1),
+    ),
 }
 each_case = pytest.mark.parametrize("case", CASES)
 

@@ -29,10 +29,12 @@ from sshsdp_updates.sgd import SGD
 from sshsdp_updates.stage import Scalars, Stage, StageKind
 from sshsdp_updates.standalone import optimizer_for
 from sshsdp_updates.state_dict import StateFragment
+from sshsdp_updates.torch_rule import TorchRule
 from sshsdp_updates.unit import (
     ELEMENT,
     OWN,
     ROW,
+    TENSOR,
     TensorUnit,
     Unit,
     columns,
@@ -50,6 +52,7 @@ __all__ = [
     "ROW",
     "SCALES",
     "SGD",
+    "TENSOR",
     "Access",
     "AdamW",
     "FragmentExchange",
@@ -82,6 +85,7 @@ __all__ = [
     "Temporary",
     "TemporaryError",
     "TensorUnit",
+    "TorchRule",
     "UndeclaredOperandError",
     "Unit",
     "UpdateList",

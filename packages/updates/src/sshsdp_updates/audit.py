@@ -9,7 +9,7 @@ from sshsdp_updates.declarations import GIVEN, check_declarations
 from sshsdp_updates.operand import Access, Operand, OperandAccessError, Operands
 from sshsdp_updates.rule import StateField, Temporary, UpdateRule
 from sshsdp_updates.stage import Scalars, Stage, StageKind, scalars_of
-from sshsdp_updates.unit import ROW
+from sshsdp_updates.unit import ELEMENT, ROW, TENSOR, Unit
 
 _UNITS = ((2, 3, 4), (1, 5, 2))  # scratch tensors: so many units, of so many rows and columns
 
@@ -26,20 +26,25 @@ def audit(rule: UpdateRule, dtype: torch.dtype, device: torch.device) -> None:
     """
     check_declarations(rule)
     hyperparameters = rule.hyperparameters()
-    fields = dict.fromkeys(GIVEN, (dtype, False))
+    fields = dict.fromkeys(GIVEN, (dtype, ELEMENT))
     declared: list[StateField | Temporary] = [*rule.state_fields(), *rule.temporaries()]
     for field in declared:
-        fields[field.name] = (field.dtype or dtype, field.unit == ROW)
+        fields[field.name] = (field.dtype or dtype, field.unit)
     for step in (1, 2):
         scratch = {
-            name: tuple(
-                torch.linspace(0.5, 1.5, k * m * (1 if rows else n), device=device).to(of)
-                for k, m, n in _UNITS
-            )
-            for name, (of, rows) in fields.items()
+            name: tuple(_scratch(sizes, unit, device).to(of) for sizes in _UNITS)
+            for name, (of, unit) in fields.items()
         }
         for stage in rule.stages():
             _run(rule, stage, scratch, scalars_of(hyperparameters, hyperparameters, step))
+
+
+def _scratch(sizes: tuple[int, int, int], unit: Unit, device: torch.device) -> Tensor:
+    if unit == TENSOR:
+        return torch.ones((), device=device)
+    count, rows, columns = sizes
+    numel = count * rows * (1 if unit == ROW else columns)
+    return torch.linspace(0.5, 1.5, numel, device=device)
 
 
 def _run(
@@ -90,4 +95,4 @@ def _handed(
 
 
 def _same_bits(first: Tensor, second: Tensor) -> bool:
-    return torch.equal(first.contiguous().view(torch.uint8), second.contiguous().view(torch.uint8))
+    return torch.equal(first.reshape(-1).view(torch.uint8), second.reshape(-1).view(torch.uint8))

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from sshsdp_updates.operand import Access, Operand
 from sshsdp_updates.rule import StateField, Temporary, UpdateRule
 from sshsdp_updates.stage import Stage, StageKind
-from sshsdp_updates.unit import ELEMENT, ROW, Unit
+from sshsdp_updates.unit import ELEMENT, ROW, TENSOR, Unit
 
 GIVEN = ("main_weight", "main_grad")
 
@@ -30,6 +30,11 @@ def check_declarations(rule: UpdateRule) -> None:
     """
     units = _field_units(rule)
     produced = {name for name in units if name not in {t.name for t in rule.temporaries()}}
+    if TENSOR in units.values() and is_staged(rule):
+        raise ValueError(
+            f"rule {rule.name!r}: expected nothing but stages over elements, and no temporaries, "
+            "beside a field per tensor, got others; keep it per row"
+        )
     names = [stage.name for stage in rule.stages()]
     for stage in rule.stages():
         title = f"rule {rule.name!r}, stage {stage.name!r}"
@@ -62,10 +67,12 @@ def _field_units(rule: UpdateRule) -> dict[str, Unit]:
                 f"rule {rule.name!r}: expected another name for {kind} {field.name!r}; "
                 f"{', '.join(units)} and step have a meaning already"
             )
-        if field.unit not in (ELEMENT, ROW):
+        legal = (ELEMENT, ROW, TENSOR) if isinstance(field, StateField) else (ELEMENT, ROW)
+        if field.unit not in legal:
             raise ValueError(
-                f"rule {rule.name!r}: expected {kind} {field.name!r} per element or per row, got "
-                f"{field.unit.name!r}; a stage's operand says how much is needed at once"
+                f"rule {rule.name!r}: expected {kind} {field.name!r} per "
+                f"{' or per '.join(unit.name for unit in legal)}, got {field.unit.name!r}; a "
+                "stage's operand says how much is needed at once"
             )
         units[field.name] = field.unit
     return units
@@ -73,15 +80,18 @@ def _field_units(rule: UpdateRule) -> dict[str, Unit]:
 
 def _check_unit(title: str, stage: Stage, operand: Operand, units: Mapping[str, Unit]) -> None:
     """Compare the unit of an operand with that of its field and with what its stage can have."""
-    per_row = units[operand.field] == ROW
-    if per_row is not (operand.unit == ROW):
+    of_field = units[operand.field]
+    whole = of_field in (ROW, TENSOR)
+    if operand.unit != of_field if whole else operand.unit in (ROW, TENSOR):
         raise ValueError(
             f"{title}: expected operand {operand.field!r} per "
-            f"{'row' if per_row else 'element or unit'}, as the field is, got "
+            f"{of_field.name if whole else 'element or unit'}, as the field is, got "
             f"{operand.unit.name!r}; change one of the two"
         )
+    per_row = of_field == ROW
     legal = {
-        StageKind.ELEMENTS: operand.unit == ELEMENT or (per_row and operand.access is Access.READ),
+        StageKind.ELEMENTS: operand.unit in (ELEMENT, TENSOR)
+        or (per_row and operand.access is Access.READ),
         StageKind.REDUCE: operand.unit == ELEMENT or (per_row and operand.access is Access.WRITE),
         StageKind.ROWS: per_row,
         # Units of elements beside units of heads: their counts are compared, member by member.

@@ -9,7 +9,7 @@ from torch import Tensor
 from sshsdp_shardchain import Fragment, Level
 from sshsdp_updates.rule import StateField
 from sshsdp_updates.staged_fields import grid_of
-from sshsdp_updates.unit import ROW
+from sshsdp_updates.unit import ELEMENT, ROW, TENSOR
 from sshsdp_updates.update_list import UpdateList
 
 Allocate = Callable[[int, torch.dtype, str], Tensor]
@@ -23,13 +23,14 @@ class FlatState:
         source: the list.
         tensors: ``main_weight``, ``main_grad`` and every state field of the rule; 1-D. Those per
             element have equally many elements and are addressed by the members' local offsets,
-            those per row hold the rows of all members, one member after another.
+            those per row hold the rows of all members, one member after another, and those per
+            tensor one value per member.
         row_offsets: of the members in tensors per row, and the end; all 0 if there are none.
         steps: float32 on the CPU, one count of finished updates per member.
     """
 
     def __init__(self, source: UpdateList, allocate: Allocate | None) -> None:
-        """Allocate state for `source`, zero everywhere.
+        """Allocate state for `source`, with the initial values of its fields.
 
         Raises:
             ValueError: `allocate` returned something else than it was asked for.
@@ -39,22 +40,37 @@ class FlatState:
         self.tensors = {"main_weight": source.main_weight, "main_grad": source.main_grad}
         fields = source.rule.state_fields()
         self._per_row = {field.name for field in fields if field.unit == ROW}
+        self._per_tensor = {field.name for field in fields if field.unit == TENSOR}
         self.row_offsets = _row_offsets(source, bool(self._per_row))
         for field in fields:
-            per_row = field.name in self._per_row
-            numel = self.row_offsets[-1] if per_row else source.main_weight.numel()
-            self.tensors[field.name] = _zeros(source, field, numel, allocate)
+            numel = {
+                ELEMENT: source.main_weight.numel(),
+                ROW: self.row_offsets[-1],
+                TENSOR: len(source.members),
+            }[field.unit]
+            self.tensors[field.name] = _allocated(source, field, numel, allocate)
         self.steps = torch.zeros(len(source.members), dtype=torch.float32)
 
-    def is_per_row(self, field: str) -> bool:
-        """Tell whether a state field has one value per row, complete on every rank."""
-        return field in self._per_row
+    def shape(self, field: str, index: int) -> tuple[int, ...]:
+        """Return the shape of the whole `field` of member `index`."""
+        if field in self._per_tensor:
+            return ()
+        if field in self._per_row:
+            return (self.fragment(field, index).numel,)
+        return self.source.members[index].shape
+
+    def is_replicated(self, field: str) -> bool:
+        """Tell whether every rank has all of a state field."""
+        return field in self._per_row or field in self._per_tensor
 
     def fragment(self, field: str, index: int) -> Fragment:
         """Return which elements of `field` of member `index` this rank has."""
-        if field not in self._per_row:
+        if field in self._per_tensor:
+            start, stop = index, index + 1
+        elif field in self._per_row:
+            start, stop = self.row_offsets[index : index + 2]
+        else:
             return self.fragments[index]
-        start, stop = self.row_offsets[index : index + 2]
         name, rank = self.source.members[index].name, self.fragments[index].rank
         return Fragment(name, Level.ZERO1, rank, 0, stop - start, start, start)
 
@@ -63,11 +79,16 @@ class FlatState:
         fragment = self.fragment(field, index)
         return self.tensors[field][fragment.local_offset : fragment.local_offset + fragment.numel]
 
+    def value_of(self, field: str, index: int) -> Tensor:
+        """Return the same, but a field per tensor as 0-d."""
+        piece = self.fragment_of(field, index)
+        return piece[0] if field in self._per_tensor else piece
+
     def member_state(self, index: int) -> dict[str, Tensor]:
         """Return views of all that is kept for member `index`: ``step`` (0-d) and every field."""
         state = {"step": self.steps[index]}
         for field in self.source.rule.state_fields():
-            state[field.name] = self.fragment_of(field.name, index)
+            state[field.name] = self.value_of(field.name, index)
         return state
 
 
@@ -79,11 +100,13 @@ def _row_offsets(source: UpdateList, per_row: bool) -> tuple[int, ...]:
     return tuple(accumulate(rows, initial=0))
 
 
-def _zeros(source: UpdateList, field: StateField, numel: int, allocate: Allocate | None) -> Tensor:
+def _allocated(
+    source: UpdateList, field: StateField, numel: int, allocate: Allocate | None
+) -> Tensor:
     dtype = field.dtype or source.main_weight.dtype
     device = source.main_weight.device
     if allocate is None:
-        return torch.zeros(numel, dtype=dtype, device=device)
+        return torch.full((numel,), field.initial, dtype=dtype, device=device)
     name = f"{source.name}.{field.name}"
     tensor = allocate(numel, dtype, name)
     if (tuple(tensor.shape), tensor.dtype, tensor.device) != ((numel,), dtype, device):
@@ -91,4 +114,4 @@ def _zeros(source: UpdateList, field: StateField, numel: int, allocate: Allocate
             f"state {name!r}: expected allocate() to return shape ({numel},) of {dtype} on "
             f"{device}, got {tuple(tensor.shape)} of {tensor.dtype} on {tensor.device}"
         )
-    return tensor.zero_()
+    return tensor.fill_(field.initial)

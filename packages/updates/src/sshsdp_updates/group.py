@@ -1,10 +1,11 @@
 """Runs a rule of stages over elements: one call per stage over all lists that share it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from sshsdp_updates.flat_state import FlatState
 from sshsdp_updates.operand import Operands
@@ -13,6 +14,22 @@ from sshsdp_updates.rule import UpdateRule
 from sshsdp_updates.runs import runs
 from sshsdp_updates.stage import Stage
 from sshsdp_updates.step_counts import Lags, StepCounts, Used
+from sshsdp_updates.unit import TENSOR
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """A range of the tensors of one list; where fields are kept per tensor, of one member."""
+
+    flat: FlatState
+    elements: slice
+    member: int | None = None
+
+    def of(self, field: str) -> Tensor:
+        """Return the piece of a field."""
+        if self.member is not None and self.flat.is_replicated(field):
+            return self.flat.value_of(field, self.member)
+        return self.flat.tensors[field][self.elements]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +57,7 @@ class UpdateGroup:
         self.rule = rule
         self.flats = tuple(flats)
         self._stages = rule.stages()
+        self._by_member = any(field.unit == TENSOR for field in rule.state_fields())
         self._counts = StepCounts(self.flats)
         self._batches: tuple[_Batch, ...] = ()
 
@@ -62,23 +80,35 @@ class UpdateGroup:
         self._counts.commit()
 
     def _slice(self, lags: Lags) -> tuple[_Batch, ...]:
-        pieces: dict[tuple[int, torch.dtype, torch.device], list[tuple[FlatState, slice]]] = {}
+        cut = _members if self._by_member else _runs
+        pieces: dict[tuple[int, torch.dtype, torch.device], list[_Piece]] = {}
         for flat, row in zip(self.flats, lags, strict=True):
             weight = flat.source.main_weight
-            for run in runs(flat.fragments, row):
-                key = (run.key, weight.dtype, weight.device)
-                pieces.setdefault(key, []).append((flat, slice(run.start, run.stop)))
+            for lag, piece in cut(flat, row):
+                pieces.setdefault((lag, weight.dtype, weight.device), []).append(piece)
         return tuple(
             _Batch(lag, tuple(_operands(stage, parts) for stage in self._stages))
             for (lag, _, _), parts in pieces.items()
         )
 
 
-def _operands(stage: Stage, parts: Sequence[tuple[FlatState, slice]]) -> Operands:
+def _runs(flat: FlatState, lags: Sequence[int | None]) -> Iterator[tuple[int, _Piece]]:
+    for run in runs(flat.fragments, lags):
+        yield run.key, _Piece(flat, slice(run.start, run.stop))
+
+
+def _members(flat: FlatState, lags: Sequence[int | None]) -> Iterator[tuple[int, _Piece]]:
+    for index, (fragment, lag) in enumerate(zip(flat.fragments, lags, strict=True)):
+        if lag is not None:
+            start = fragment.local_offset
+            yield lag, _Piece(flat, slice(start, start + fragment.numel), index)
+
+
+def _operands(stage: Stage, pieces: Sequence[_Piece]) -> Operands:
     return Operands(
         stage.name,
         {
-            operand.field: tuple(flat.tensors[operand.field][where] for flat, where in parts)
+            operand.field: tuple(piece.of(operand.field) for piece in pieces)
             for operand in stage.operands
         },
     )

@@ -14,17 +14,20 @@ from sshsdp_updates.unit import ELEMENT, Unit
 
 @dataclass(frozen=True, slots=True)
 class StateField:
-    """One value that a rule keeps between steps, zero before the first one.
+    """One value that a rule keeps between steps.
 
     Attributes:
         name: its key in ``optimizer.state`` and in state dicts.
         dtype: None means the dtype of the main weights.
-        unit: ELEMENT, sharded as the weights are, or ROW, complete on every rank.
+        unit: ELEMENT, sharded as the weights are, or ROW or TENSOR, complete on every rank. TENSOR
+            is for rules all of whose stages are over elements.
+        initial: before the first step.
     """
 
     name: str
     dtype: torch.dtype | None = None
     unit: Unit = ELEMENT
+    initial: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

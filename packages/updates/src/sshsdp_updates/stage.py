@@ -20,7 +20,8 @@ class StageKind(StrEnum):
 
     ELEMENTS = "elements"
     """1-D fragments, wherever they are. An operand per ROW is only read, and is handed out once
-    per element."""
+    per element; one per TENSOR is 0-d, and then there is one fragment per tensor, also an empty
+    one, so that all ranks do the same to it."""
     UNITS = "units"
     """Whole units: (k, *shape) each. Runs on one rank per unit; parts that others hold come before
     and what was written goes back after."""

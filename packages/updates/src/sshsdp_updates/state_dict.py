@@ -22,10 +22,11 @@ class StateFragment:
     Attributes:
         name: of the parameter.
         field: for example ``"exp_avg"``.
-        shape: of the whole field: that of the parameter, or (rows,) of a field per row.
+        shape: of the whole field: that of the parameter, (rows,) of a field per row, or () of one
+            per tensor.
         fragment: which of its elements `tensor` holds; may be none.
         tensor: 1-D, a view of the live state.
-        replicated: every rank has all of it, as of fields per row; one of them should save it.
+        replicated: every rank has all of it, as of fields per row or tensor; one should save it.
     """
 
     name: str
@@ -41,15 +42,13 @@ def state_fragments(flats: Iterable[FlatState]) -> Iterator[StateFragment]:
     for flat in flats:
         for index, member in enumerate(flat.source.members):
             for field in flat.source.rule.state_fields():
-                fragment = flat.fragment(field.name, index)
-                per_row = flat.is_per_row(field.name)
                 yield StateFragment(
                     member.name,
                     field.name,
-                    (fragment.numel,) if per_row else member.shape,
-                    fragment,
+                    flat.shape(field.name, index),
+                    flat.fragment(field.name, index),
                     flat.fragment_of(field.name, index),
-                    per_row,
+                    flat.is_replicated(field.name),
                 )
 
 

@@ -69,6 +69,14 @@ class _Row(Unit):
 
 
 @dataclass(frozen=True, slots=True)
+class _Tensor(Unit):
+    name: str = "tensor"
+
+    def count(self, shape: Shape, own: "TensorUnit") -> int:  # noqa: ARG002
+        return 1
+
+
+@dataclass(frozen=True, slots=True)
 class _Own(Unit):
     name: str = "own"
 
@@ -80,6 +88,8 @@ ELEMENT: Unit = _Element()
 """One element: any cut of a tensor is legal, nothing has to travel before the stage runs."""
 ROW: Unit = _Row()
 """One value for each row of the member's own unit; every rank has all of them."""
+TENSOR: Unit = _Tensor()
+"""One value for the tensor as a whole, like a count; every rank has it."""
 OWN: Unit = _Own()
 """The member's own unit: a head, an expert or the whole tensor, whatever the member says."""
 

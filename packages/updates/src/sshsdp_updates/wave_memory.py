@@ -130,7 +130,7 @@ class WaveMemory:
         """Return the tensor that holds the values of a unit, and where they begin."""
         unit = self.plan.units[index]
         flat = self._flats[unit.list]
-        if flat.is_per_row(name):
+        if flat.is_replicated(name):
             return flat.tensors[name], flat.row_offsets[unit.member] + unit.first_row
         return self._row_values[name, flat.source.main_weight.dtype], self._row_starts[index]
 

@@ -14,7 +14,7 @@ import torch
 _TORCH: Mapping[str, Callable[..., torch.optim.Optimizer]] = MappingProxyType(
     {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD, "muon": torch.optim.Muon}
 )
-_SEQUENCES = ("betas", "ns_coefficients")
+_MODULE = "torch.optim."
 
 
 def torch_numbers(scalars: Mapping[str, Any]) -> dict[str, Any]:
@@ -39,16 +39,15 @@ def torch_group(group: Mapping[str, Any]) -> dict[str, Any]:
 
     Rules that torch has not keep the keys that they have.
     """
-    make = _TORCH.get(group.get("rule", ""))
+    rule = group.get("rule", "")
+    make = getattr(torch.optim, rule.removeprefix(_MODULE)) if _MODULE in rule else _TORCH.get(rule)
     if make is None:
         return dict(group)
     defaults = make([torch.empty(1, 1)]).param_groups[0]
     values = {key: group.get(key, value) for key, value in defaults.items() if key != "params"}
-    for key in _SEQUENCES:
-        if isinstance(values.get(key), list):
-            values[key] = tuple(values[key])
-        elif isinstance(values.get(key), str):
-            values[key] = defaults[key]
+    for key, value in values.items():
+        if isinstance(defaults[key], tuple):  # JSON has lists, and tables may be given by name
+            values[key] = defaults[key] if isinstance(value, str) else tuple(value)
     if values.get("ns_steps", 0) is None:
         values["ns_steps"] = defaults["ns_steps"]
     return {**values, "params": list(group["params"])}

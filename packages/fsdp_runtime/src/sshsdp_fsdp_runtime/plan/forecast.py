@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sshsdp_fsdp_runtime.plan.atom import AtomPlan
-from sshsdp_updates import ROW
+from sshsdp_updates import ROW, TENSOR
 
 if TYPE_CHECKING:
     from sshsdp_fsdp_runtime.plan.plan import Plan
@@ -100,7 +100,8 @@ def _state(atom: AtomPlan) -> int:
         for parameter, unit in zip(atom.parameters, atom.units, strict=True)
         if any(field.unit == ROW for field in fields)
     )
+    counts = {ROW: rows, TENSOR: len(atom.parameters)}
     return sum(
-        (rows if field.unit == ROW else numel) * (field.dtype or atom.main_dtype).itemsize
+        counts.get(field.unit, numel) * (field.dtype or atom.main_dtype).itemsize
         for field in fields
     )

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from sshsdp_fsdp_runtime.plan.atom import AtomPlan
-from sshsdp_updates import ROW
+from sshsdp_updates import ROW, TENSOR
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ def resting_terms(atom: AtomPlan) -> tuple[RestingTerm, ...]:
 
     That is ``w/zero3 + a/zero2 + (a/zero1 if zero1 != zero2) + (m/zero1 if main weights are
     separate) + state/zero1``, and ``w/zero3`` of frozen atoms, with w, a and m the bytes of an
-    element of weights, accumulators and main weights. What a rule keeps per row of a matrix is
+    element of weights, accumulators and main weights. What a rule keeps per row or per tensor is
     left out: it is nothing beside what it keeps per element.
     """
     degrees = atom.degrees
@@ -42,7 +42,7 @@ def resting_terms(atom: AtomPlan) -> tuple[RestingTerm, ...]:
     state = sum(
         (field.dtype or atom.main_dtype).itemsize
         for field in atom.rule.state_fields()
-        if field.unit != ROW
+        if field.unit not in (ROW, TENSOR)
     )
     if state:
         terms.append(RestingTerm("optimizer state", state, degrees.zero1))
