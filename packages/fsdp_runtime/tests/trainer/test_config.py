@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from sshsdp_fsdp_runtime.trainer.config import (
     CorpusConfig,
+    DebugConfig,
     ModelConfig,
     OptimizerConfig,
     ReportConfig,
@@ -29,6 +30,7 @@ configs = st.builds(
     optimizer=st.builds(OptimizerConfig, lr=st.floats(1e-300, 1e300)),
     report=st.builds(ReportConfig, sample_prompt=texts, tensorboard=st.booleans()),
     corpus=st.builds(CorpusConfig, tokenizer=st.none() | texts.map(Path)),
+    debug=st.builds(DebugConfig, trace=st.sampled_from([None, "1", "7:3"]), poison=st.booleans()),
 )
 
 
@@ -58,6 +60,10 @@ def test_a_written_configuration_reads_back_equal(config, file):
         ("[optimizer]\nbetas = [1.0]", r"expected optimizer.betas as a list .*, got \[1.0\]"),
         ("[optimizer]\nlr = -1", "expected optimizer.lr > 0, got -1.0"),
         ("[optimizer]\ndecay = 'exp'", "decay as one of 'cosine', 'linear', 'constant', got 'exp'"),
+        ("[debug]\ntrace = '3-4'", "debug.trace as STEP or STEP:STEPS, got '3-4'; use 3:2"),
+        ("[debug]\ntrace = '0'", "debug.trace within the steps 1 to 1200 of the run, got '0'"),
+        ("[debug]\ntrace = '3:0'", "debug.trace within the steps 1 to 1200 of the run, got '3:0'"),
+        ("steps = 4\n[debug]\ntrace = '3:3'", "steps 1 to 4 of the run, got '3:3'; use 3"),
         ("steps = ", "expected a TOML file, got .*run.toml"),
     ],
 )
@@ -88,6 +94,15 @@ def test_a_size_may_have_experts():
     assert (shape.experts, shape.active, shape.hidden) == (4, 2, 160)
     with pytest.raises(InputError, match=r"\[model\] expected 1 <= active <= experts = 4"):
         ModelConfig(experts=4, active=5).shape(vocab=256, context=64)
+
+
+def test_steps_to_trace_are_counted_from_one():
+    def window(trace):
+        return TrainConfig(steps=9, debug=DebugConfig(trace=trace)).trace_window
+
+    assert window(None) is None
+    assert (window("4").first, window("4").last) == (4, 4)
+    assert (window("8:2").first, window("8:2").last) == (8, 9)
 
 
 def test_ranks_divide_the_batch_and_have_one_thread():

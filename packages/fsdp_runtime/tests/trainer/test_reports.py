@@ -23,17 +23,21 @@ from sshsdp_fsdp_runtime.trainer.reports import Audience, StepReport, Validation
 from sshsdp_fsdp_runtime.trainer.tensorboard import TensorBoard, require_tensorboard
 
 
-def report(step, loss=2.5, skipped=False):
+def report(step, loss=2.5, skipped=False, nonfinite=(), max_wait_s=0.0):
     return StepReport(
         step=step,
         loss=loss,
         lr=0.001,
         grad_norm=math.nan if skipped else 1.25,
         tokens=step * 100,
+        seconds=2.0,
         tokens_per_s=50.0,
         rss_bytes=1 << 30,
         pss_bytes=1 << 29,
         skipped=skipped,
+        nonfinite=nonfinite,
+        max_wait_s=max_wait_s,
+        last_rank=1,
     )
 
 
@@ -68,6 +72,31 @@ def test_a_skipped_step_always_has_a_line():
     progress.step(report(1))
     progress.step(report(2, skipped=True))
     assert output.getvalue().splitlines()[1].count("SKIPPED: gradients not finite") == 1
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_a_skipped_step_says_what_was_not_finite(live):
+    found = tuple(f"gradient layers.{index}.weight: 3 NaN of 8" for index in range(11))
+    console = Console(file=io.StringIO(), force_terminal=True, width=80)
+    progress, output = plain() if not live else (None, console.file)
+    progress = progress or LiveProgress(console, Pace(40, 100), steps=40, planned_bytes=None)
+    progress.step(report(2, skipped=True, nonfinite=found))
+    progress.step(report(3))
+    progress.close()
+    text = output.getvalue()
+    assert text.count("not finite:") == 1
+    assert "  gradient layers.7.weight: 3 NaN of 8" in text
+    assert "layers.8" not in text
+    assert "  and 3 more" in text
+
+
+def test_a_line_names_the_rank_that_the_others_waited_for_long():
+    progress, output = plain(every=1)
+    progress.step(report(1, max_wait_s=0.3))  # of 2 seconds
+    progress.step(report(2, max_wait_s=0.5))
+    first, second = output.getvalue().splitlines()
+    assert "waits" not in first
+    assert "  waits 0.50 s for rank 1  eta" in second
 
 
 def test_a_terminal_gets_a_bar_and_a_pipe_gets_lines():
@@ -105,10 +134,14 @@ def test_a_metrics_row_per_step_and_evaluation(tmp_path):
         "lr": 0.001,
         "grad_norm": 1.25,
         "tokens": 100,
+        "seconds": 2.0,
         "tokens_per_s": 50.0,
         "rss_bytes": 1 << 30,
         "pss_bytes": 1 << 29,
         "skipped": False,
+        "nonfinite": [],
+        "max_wait_s": 0.0,
+        "last_rank": 1,
     }
     assert second["loss"] is None
     assert second["grad_norm"] is None

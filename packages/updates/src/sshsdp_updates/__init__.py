@@ -7,6 +7,7 @@ from sshsdp_updates.exchange import FragmentExchange, LocalExchange, Message
 from sshsdp_updates.holders import RowHolders, WholeHolders
 from sshsdp_updates.in_process import InProcessExchange, InProcessWorld
 from sshsdp_updates.iteration import ITERATIONS, Iteration
+from sshsdp_updates.labels import labelled
 from sshsdp_updates.lion import Lion
 from sshsdp_updates.muon import Muon
 from sshsdp_updates.muon_parts import SCALES
@@ -97,6 +98,7 @@ __all__ = [
     "columns",
     "experts",
     "heads",
+    "labelled",
     "newton_schulz",
     "optimizer_for",
     "pieces",

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from sshsdp_updates.flat_state import FlatState
+from sshsdp_updates.labels import labelled
 from sshsdp_updates.operand import Operands
 from sshsdp_updates.plan import UpdatePlan
 from sshsdp_updates.rule import UpdateRule
@@ -58,6 +59,7 @@ class UpdateGroup:
         self.flats = tuple(flats)
         self._stages = rule.stages()
         self._by_member = any(field.unit == TENSOR for field in rule.state_fields())
+        self._labels = [f"sshsdp::{rule.name} {stage.name}" for stage in self._stages]
         self._counts = StepCounts(self.flats)
         self._batches: tuple[_Batch, ...] = ()
 
@@ -73,7 +75,8 @@ class UpdateGroup:
         for index, stage in enumerate(self._stages):
             for batch in self._batches:
                 scalars = self._counts.scalars(self.rule, hyperparameters, batch.lag)
-                stage.function(batch.operands[index], scalars)
+                with labelled(self._labels[index]):
+                    stage.function(batch.operands[index], scalars)
 
     def commit(self) -> None:
         """Count the step that `run` has done."""

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from sshsdp_updates.flat_state import FlatState
+from sshsdp_updates.labels import labelled
 from sshsdp_updates.protocols import Reducer
 from sshsdp_updates.runs import runs
 from sshsdp_updates.step_counts import Used
@@ -42,7 +43,8 @@ class GradientNorm:
         """Return the norm; collective where it is not known yet."""
         self._select(used)
         if self._norm is None:
-            self._norm = self._measure()
+            with labelled("sshsdp::gradient norm"):
+                self._norm = self._measure()
             self._finite = math.isfinite(self._norm)
         return self._norm
 

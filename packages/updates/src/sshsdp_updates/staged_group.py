@@ -9,6 +9,7 @@ from torch import Tensor
 from sshsdp_updates.block_sums import BlockSums
 from sshsdp_updates.exchange import AnyExchange
 from sshsdp_updates.flat_state import FlatState
+from sshsdp_updates.labels import labelled
 from sshsdp_updates.plan import UpdatePlan
 from sshsdp_updates.stage import Scalars, Stage, StageKind
 from sshsdp_updates.step_counts import StepCounts, Used
@@ -65,6 +66,7 @@ class StagedGroup:
         self.flats = tuple(flats)
         self._exchange = exchange
         self._stages = self.rule.stages()
+        self._label = f"sshsdp::{self.rule.name}"
         self._counts = StepCounts(self.flats)
         traffic = Traffic(plan, exchange.rank)
         self._programs = [
@@ -127,13 +129,13 @@ class StagedGroup:
             _copy(prepared.before)
             if stage.kind is StageKind.UNITS:
                 yield from self._start(programs, (stage.name, "gather"))
-                _call(stage, prepared.local, scalars)
+                self._call(stage, prepared.local, scalars)
                 self._wait(programs, (stage.name, "gather"))
-                _call(stage, prepared.cut, scalars)
+                self._call(stage, prepared.cut, scalars)
                 yield from self._start(programs, (stage.name, "give back"))
                 self._wait(programs, (stage.name, "give back"))
             else:
-                _call(stage, prepared.local, scalars)
+                self._call(stage, prepared.local, scalars)
             if prepared.sums is not None:
                 yield from self._start(programs, (stage.name, "lend"))
                 self._wait(programs, (stage.name, "lend"))
@@ -142,15 +144,24 @@ class StagedGroup:
                 prepared.sums.finish(total)
             _copy(prepared.after)
 
+    def _call(self, stage: Stage, calls: Sequence[Call], scalars: Mapping[int, Scalars]) -> None:
+        with labelled(f"{self._label} {stage.name}"):
+            for call in calls:
+                _copy(call.before)
+                stage.function(call.operands, scalars[call.lag])
+                _copy(call.after)
+
     def _start(self, programs: Programs, key: tuple[str, str]) -> Iterator[None]:
         """Begin an exchange, if there is one, and let other waves go on."""
         if key in programs:
-            self._exchange.start(programs[key])
+            with labelled(f"{self._label} start {key[0]} {key[1]}"):
+                self._exchange.start(programs[key])
             yield
 
     def _wait(self, programs: Programs, key: tuple[str, str]) -> None:
         if key in programs:
-            self._exchange.wait(programs[key])
+            with labelled(f"{self._label} {key[0]} {key[1]}"):
+                self._exchange.wait(programs[key])
 
     def _compile(self, traffic: Traffic, wave: int) -> Programs:
         programs: Programs = {}
@@ -183,13 +194,6 @@ class StagedGroup:
                     sums = BlockSums(stage, memory, calls, self._exchange.rank)
                 prepared.append(_Prepared(calls.elements(stage), [], [], [], sums))
         return prepared
-
-
-def _call(stage: Stage, calls: Sequence[Call], scalars: Mapping[int, Scalars]) -> None:
-    for call in calls:
-        _copy(call.before)
-        stage.function(call.operands, scalars[call.lag])
-        _copy(call.after)
 
 
 def _copy(copies: Sequence[Copy]) -> None:

@@ -56,6 +56,7 @@ from sshsdp_zerosm.verification import (
     traffic,
     verify,
 )
+from sshsdp_zerosm.waits import Waits
 
 __all__ = [
     "AbortedError",
@@ -93,6 +94,7 @@ __all__ = [
     "Wait",
     "WaitGeneration",
     "WaitTimeoutError",
+    "Waits",
     "all_gather_aliased",
     "all_gather_pull",
     "all_gather_push",

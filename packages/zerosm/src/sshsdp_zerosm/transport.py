@@ -18,6 +18,7 @@ from sshsdp_zerosm.remote import Remote
 from sshsdp_zerosm.schedule import Schedule
 from sshsdp_zerosm.topology import Topology
 from sshsdp_zerosm.waiter import Waiter
+from sshsdp_zerosm.waits import TimedWaiter, Waits
 
 
 class Transport(ABC):
@@ -35,6 +36,7 @@ class Transport(ABC):
         timeout: seconds that a wait may take.
         external_bytes: memory of arenas and control pages that this rank created, whole pages.
         counters: what this rank has moved.
+        waits: how long this rank has waited for others.
         store: the torch.distributed store over which the ranks met; None in a world of one.
     """
 
@@ -60,10 +62,12 @@ class Transport(ABC):
         self._boards = boards
         self._own = boards[rank]
         self._others = tuple(peer for peer in range(world) if peer != rank)
-        self._waiter = waiter
-        self._mailbox = Mailbox(rank, boards, waiter)
+        self.waits = Waits()
+        self._waiter = waiter  # looked at before every program: directly
+        self._timed = timed = TimedWaiter(waiter, self.waits)
+        self._mailbox = Mailbox(rank, boards, timed)
         self._arenas: dict[str, Arena] = {}
-        self._compiler = Compiler(rank, self._arenas, boards, waiter, self.addressable, remote)
+        self._compiler = Compiler(rank, self._arenas, boards, timed, self.addressable, remote)
         self._programs: weakref.WeakSet[Program] = weakref.WeakSet()
         self._sealed = False
         self._closed = False
@@ -154,7 +158,7 @@ class Transport(ABC):
         self._waiter.wake(BARRIER, self._others)
         for peer in self._others:
             if self._boards[peer].words[BARRIER] < need:
-                self._waiter.wait(peer, BARRIER, need, "barrier")
+                self._timed.wait(peer, BARRIER, need, "barrier")
 
     def abort(self, reason: str) -> None:
         """Make every rank's waits, now and later, raise AbortedError with `reason`."""

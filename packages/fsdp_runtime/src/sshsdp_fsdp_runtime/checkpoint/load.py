@@ -15,6 +15,7 @@ from sshsdp_fsdp_runtime.checkpoint.protocol import Checkpointable
 from sshsdp_fsdp_runtime.checkpoint.reading import read_into
 from sshsdp_fsdp_runtime.checkpoint.signature import Signature
 from sshsdp_fsdp_runtime.checkpoint.state import state_dict
+from sshsdp_updates import labelled
 
 
 def load_checkpoint(
@@ -42,8 +43,10 @@ def load_checkpoint(
             overwritten: load another checkpoint before using it. On every rank the same.
     """
     steps = _Load(Path(path), model, verify)
-    agree(model.transport, steps.prepare)
-    agree(model.transport, steps.read)
+    with labelled("sshsdp::checkpoint check"):
+        agree(model.transport, steps.prepare)
+    with labelled("sshsdp::checkpoint read"):
+        agree(model.transport, steps.read)
     agree(model.transport, steps.finish)
     model.weights_loaded()
     return steps.result

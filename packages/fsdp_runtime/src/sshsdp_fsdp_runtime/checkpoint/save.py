@@ -16,6 +16,7 @@ from sshsdp_fsdp_runtime.checkpoint.pending import PendingSave, finish_pending
 from sshsdp_fsdp_runtime.checkpoint.protocol import Checkpointable
 from sshsdp_fsdp_runtime.checkpoint.state import snapshot
 from sshsdp_fsdp_runtime.checkpoint.write import Planning, Write
+from sshsdp_updates import labelled
 
 
 def save_checkpoint(
@@ -52,16 +53,20 @@ def save_checkpoint(
     finish_pending(model.transport)
     steps = _Save(Path(path), model, extra)
     transport = model.transport
-    answers = agree(transport, steps.collect)
+    with labelled("sshsdp::checkpoint collect"):
+        answers = agree(transport, steps.collect)
     steps.contents.compare(answers)
     try:
-        agree(transport, steps.open)
-        agree(transport, lambda: steps.plan(copy=asynchronous))
-        agree(transport, steps.finish_plan)
+        with labelled("sshsdp::checkpoint plan"):
+            agree(transport, steps.open)
+            agree(transport, lambda: steps.plan(copy=asynchronous))
+            agree(transport, steps.finish_plan)
         if asynchronous:
             return PendingSave(steps.path, transport, steps.write)
-        agree(transport, steps.write.write)
-        agree(transport, steps.write.commit)
+        with labelled("sshsdp::checkpoint write"):
+            agree(transport, steps.write.write)
+        with labelled("sshsdp::checkpoint commit"):
+            agree(transport, steps.write.commit)
     except CheckpointError:
         steps.discard()
         raise

@@ -3,12 +3,14 @@
 from sshsdp_fsdp_runtime.runtime.deferred_init import deferred_init
 from sshsdp_fsdp_runtime.runtime.entry import CheckpointEntry
 from sshsdp_fsdp_runtime.runtime.fragment_tensor import FragmentTensor
+from sshsdp_fsdp_runtime.runtime.nonfinite import Nonfinite
 from sshsdp_fsdp_runtime.runtime.sharded import ShardedModule, fully_shard
 from sshsdp_fsdp_runtime.runtime.sharded_gradient import ShardedGradient
 
 __all__ = [
     "CheckpointEntry",
     "FragmentTensor",
+    "Nonfinite",
     "ShardedGradient",
     "ShardedModule",
     "deferred_init",

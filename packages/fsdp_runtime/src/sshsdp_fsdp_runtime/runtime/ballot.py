@@ -8,6 +8,7 @@ import numpy as np
 
 from sshsdp_fsdp_runtime.plan import Votes
 from sshsdp_fsdp_runtime.plan.votes import HEADER_BYTES
+from sshsdp_fsdp_runtime.runtime.labelled_program import LabelledProgram
 from sshsdp_zerosm import Arena, Transport
 
 _VALUE, _POSTED = 0, 1  # numbers that a rank shows outside of turns: a value, and turns posted
@@ -79,7 +80,8 @@ class Ballot:
             self._memories.get(rank, self._memory)[votes.live(rank)].view(np.int64)
             for rank in range(topology.world)
         ]
-        self._program = transport.compile(votes.schedule(arena.name))
+        program = transport.compile(votes.schedule(arena.name))
+        self._program = LabelledProgram(program, "votes")
 
     def post(self, vote: Vote) -> None:
         """Make `vote` readable by the others."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from sshsdp_fsdp_runtime.runtime.buffers import AtomBuffers
 from sshsdp_fsdp_runtime.runtime.handle import ParameterHandle
-from sshsdp_zerosm import Program
+from sshsdp_fsdp_runtime.runtime.labelled_program import LabelledProgram
 
 
 class Finishing:
@@ -27,8 +27,8 @@ class Finishing:
         self,
         buffers: AtomBuffers,
         handles: Sequence[ParameterHandle],
-        reduce_sums: Program | None,
-        sum_replicas: Program | None,
+        reduce_sums: LabelledProgram | None,
+        sum_replicas: LabelledProgram | None,
         *,
         rank: int,
         undo: float,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from sshsdp_fsdp_runtime.plan import GroupPlan
-from sshsdp_zerosm import Program
+from sshsdp_fsdp_runtime.runtime.labelled_program import LabelledProgram
 
 if TYPE_CHECKING:
     from sshsdp_fsdp_runtime.runtime.handle import ParameterHandle
@@ -39,7 +39,7 @@ class GradientGroup:
         plan: GroupPlan,
         index: int,
         slot: GradientSlot,
-        program: Program | None,
+        program: LabelledProgram | None,
         *,
         poison: bool,
     ) -> None:

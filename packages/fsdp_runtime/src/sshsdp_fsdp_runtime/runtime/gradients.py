@@ -9,6 +9,7 @@ from sshsdp_fsdp_runtime.runtime.handle import ParameterHandle
 from sshsdp_fsdp_runtime.runtime.passes import Passes
 from sshsdp_fsdp_runtime.runtime.sharded_gradient import ShardedGradient
 from sshsdp_shardchain import Fragment, Level
+from sshsdp_updates import labelled
 from sshsdp_zerosm import Transport
 
 
@@ -51,6 +52,10 @@ class Gradients:
         """
         if self._final:
             return
+        with labelled("sshsdp::finalize gradients"):
+            self._finalize()
+
+    def _finalize(self) -> None:
         self._passes.drain()
         used = self._passes.agree_on_use(self._handles)
         self._used = {

@@ -39,6 +39,7 @@ from sshsdp_fsdp_runtime.runtime.full_state import (
     take_from_rank0,
 )
 from sshsdp_fsdp_runtime.runtime.hooks import install
+from sshsdp_fsdp_runtime.runtime.nonfinite import Nonfinite, find_nonfinite
 from sshsdp_fsdp_runtime.runtime.packed import check_members
 from sshsdp_fsdp_runtime.runtime.packed_linear import PackCalls
 from sshsdp_fsdp_runtime.runtime.parameter import ShardedParameter
@@ -87,6 +88,14 @@ class ShardedModule(nn.Module):
     def finalize_gradients(self) -> None:
         """Make main gradients final now instead of in the next step. Collective."""
         self._sharded.gradients.finalize()
+
+    def find_nonfinite(self) -> tuple[Nonfinite, ...]:
+        """Weights, buffers, gradients and optimizer state that are inf or NaN. Collective.
+
+        The same on every rank. After a skipped step, and before ``zero_grad``, it says which
+        gradients caused it. Gradients are finalized for it.
+        """
+        return find_nonfinite(self, self._sharded)
 
     def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: ARG002 (torch's signature)
         """Drop all gradients: the next ones overwrite. Collective."""

@@ -59,9 +59,8 @@ class ShardedGradient(torch.Tensor):
         handler = _HANDLERS.get(function)
         if handler is None:
             raise RuntimeError(
-                f"expected a norm or mul_ of a sharded gradient, got {function}; update weights "
-                "with model.optimizer, clip with its clip_grad_norm_(), and read this rank's "
-                "piece from p.grad.local"
+                f"expected a norm or mul_ of a sharded gradient, got {function}; use p.grad.local "
+                "for this rank's piece, or optimizer.clip_grad_norm_()"
             )
         return handler(*args, **(kwargs or {}))
 

@@ -15,13 +15,14 @@ from sshsdp_fsdp_runtime.runtime.gradient_group import GradientGroup, GradientSl
 from sshsdp_fsdp_runtime.runtime.gradients import Gradients
 from sshsdp_fsdp_runtime.runtime.handle import ParameterHandle
 from sshsdp_fsdp_runtime.runtime.initial_values import distribute
+from sshsdp_fsdp_runtime.runtime.labelled_program import LabelledProgram
 from sshsdp_fsdp_runtime.runtime.packed import Packed
 from sshsdp_fsdp_runtime.runtime.passes import Passes
 from sshsdp_fsdp_runtime.runtime.steps import Steps, WeightUpdate
 from sshsdp_fsdp_runtime.runtime.weights import WeightGroup, WeightSlot
 from sshsdp_shardchain import ChainHolders, Level
 from sshsdp_updates import ShardedOptimizer, UpdateList, UpdateMember
-from sshsdp_zerosm import Program, Schedule, Transport, TransportExchange
+from sshsdp_zerosm import Schedule, Transport, TransportExchange
 
 
 class RuntimeState:
@@ -92,8 +93,11 @@ class RuntimeState:
         votes = Votes.of(self.plan.spec, self.plan.groups, self.plan.topology)
         return Ballot(votes, self.transport, self.buffers.arenas["votes"])
 
-    def _program(self, schedule: Schedule | None) -> Program | None:
-        return None if schedule is None else self.transport.compile(schedule)
+    def _program(self, schedule: Schedule | None) -> LabelledProgram | None:
+        if schedule is None:
+            return None
+        name = schedule.name.removeprefix(self._prefix)
+        return LabelledProgram(self.transport.compile(schedule), name)
 
     def _weight_groups(self, book: ScheduleBook) -> dict[str, WeightGroup]:
         slots: dict[int, WeightSlot] = {}

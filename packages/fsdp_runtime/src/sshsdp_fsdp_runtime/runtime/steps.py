@@ -7,8 +7,10 @@ import torch
 from sshsdp_fsdp_runtime.runtime.buffers import AtomBuffers
 from sshsdp_fsdp_runtime.runtime.gradients import Gradients
 from sshsdp_fsdp_runtime.runtime.handle import ParameterHandle
+from sshsdp_fsdp_runtime.runtime.labelled_program import LabelledProgram
 from sshsdp_fsdp_runtime.runtime.weights import WeightGroup
-from sshsdp_zerosm import Program, Transport
+from sshsdp_updates import labelled
+from sshsdp_zerosm import Transport
 
 
 class WeightUpdate:
@@ -30,7 +32,7 @@ class WeightUpdate:
         self,
         transport: Transport,
         atoms: Sequence[AtomBuffers],
-        gather_shards: Program | None,
+        gather_shards: LabelledProgram | None,
         groups: Sequence[WeightGroup],
         handles: Sequence[ParameterHandle],
     ) -> None:
@@ -45,12 +47,13 @@ class WeightUpdate:
     def begin(self) -> None:
         """Wait until no rank reads weights. Collective."""
         if self._peers_read:
-            self._transport.idle()
+            with labelled("sshsdp::idle"):
+                self._transport.idle()
         self.broken = True
 
     def end(self) -> None:
         """Run G, complete shards, publish; groups gather before their next use. Collective."""
-        with torch.no_grad():
+        with torch.no_grad(), labelled("sshsdp::G"):
             for buffers in self._atoms:
                 if buffers.main_weight is not None:
                     buffers.own.tensor.copy_(buffers.main_weight.tensor)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from sshsdp_fsdp_runtime.plan import GroupPlan, WeightForm
-from sshsdp_zerosm import Program
+from sshsdp_fsdp_runtime.runtime.labelled_program import LabelledProgram
 
 if TYPE_CHECKING:
     from sshsdp_fsdp_runtime.runtime.handle import ParameterHandle
@@ -30,7 +30,7 @@ class WeightGroup:
     """
 
     def __init__(
-        self, plan: GroupPlan, program: Program | None, slot: WeightSlot, *, poison: bool
+        self, plan: GroupPlan, program: LabelledProgram | None, slot: WeightSlot, *, poison: bool
     ) -> None:
         self.plan = plan
         self.ready = False

@@ -7,11 +7,14 @@ key in the TOML file.
 from dataclasses import dataclass, field, fields, replace
 from math import gcd
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+import tyro
 
 from sshsdp_fsdp_runtime.trainer.errors import InputError
 from sshsdp_fsdp_runtime.trainer.model import DecoderShape
 from sshsdp_fsdp_runtime.trainer.sizes import named_shape
+from sshsdp_fsdp_runtime.trainer.trace_window import TraceWindow
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,6 +157,20 @@ class ReportConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DebugConfig:
+    """Aids for finding faults; none of them changes the numbers."""
+
+    trace: Annotated[str | None, tyro.conf.arg(aliases=["--trace"])] = None
+    """Steps to record a Chrome trace of: STEP, or STEP:STEPS for several; into the run folder, a
+    file per rank and one of all."""
+    stragglers: Annotated[bool, tyro.conf.arg(aliases=["--stragglers"])] = False
+    """Print at the end where the time of each rank went and who was waited for."""
+    poison: Annotated[bool, tyro.conf.arg(aliases=["--poison"])] = False
+    """Give each rank buffers of its own and fill what was released with NaN, so that a read of it
+    shows in the loss; slower, and takes more memory."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainConfig:
     """One run."""
 
@@ -185,12 +202,19 @@ class TrainConfig:
     corpus: CorpusConfig = field(default_factory=CorpusConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     report: ReportConfig = field(default_factory=ReportConfig)
+    debug: DebugConfig = field(default_factory=DebugConfig)
 
     def __post_init__(self) -> None:
         _check_positive(self, "", ("steps", "batch", "microbatch", "context", "threads"))
         for name in ("ranks", "nodes"):
             if getattr(self, name) is not None:
                 _check_positive(self, "", (name,))
+        _ = self.trace_window  # checked
+
+    @property
+    def trace_window(self) -> TraceWindow | None:
+        """The steps that ``debug.trace`` names."""
+        return None if self.debug.trace is None else TraceWindow.parse(self.debug.trace, self.steps)
 
     def with_ranks(self, ranks: int) -> "TrainConfig":
         """This run on `ranks` ranks.

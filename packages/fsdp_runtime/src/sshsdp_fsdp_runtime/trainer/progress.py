@@ -12,6 +12,8 @@ from sshsdp_fsdp_runtime.trainer.reports import Listener, StepReport, Validation
 
 GIB = 1 << 30
 _SMOOTHING = 0.9
+_NOTABLE_WAIT = 0.2  # of a step
+_SHOWN = 8  # tensors that are not finite
 
 
 class Pace:
@@ -43,14 +45,24 @@ def format_seconds(seconds: float) -> str:
 
 
 def format_step(report: StepReport, planned_bytes: int | None) -> str:
-    """Loss, gradient norm, learning rate, throughput, memory beside the plan's buffers."""
+    """Loss, gradient norm, learning rate, throughput, memory beside the plan's buffers, waits."""
     planned = "" if planned_bytes is None else f" (planned buffers {planned_bytes / GIB:.3f})"
     skipped = "  SKIPPED: gradients not finite" if report.skipped else ""
+    waits = ""
+    if report.max_wait_s > _NOTABLE_WAIT * report.seconds:
+        waits = f"  waits {report.max_wait_s:.2f} s for rank {report.last_rank}"
     return (
         f"loss {report.loss:.4f}  grad_norm {report.grad_norm:.3f}  lr {report.lr:.2e}"
         f"  tokens/s {report.tokens_per_s:,.0f}  memory {report.pss_bytes / GIB:.2f} GiB{planned}"
-        f"{skipped}"
+        f"{waits}{skipped}"
     )
+
+
+def format_nonfinite(report: StepReport) -> str:
+    """What was not finite in a skipped step, a line each, the first ones of many."""
+    shown = report.nonfinite[:_SHOWN]
+    more = len(report.nonfinite) - len(shown)
+    return "\n".join([f"  {text}" for text in shown] + [f"  and {more} more"] * (more > 0))
 
 
 class PlainProgress:
@@ -78,6 +90,8 @@ class PlainProgress:
         if due or report.skipped or not self._begun:
             text = format_step(report, self._planned)
             self._write(report.step, f"{text}  eta {format_seconds(remaining)}")
+        if report.nonfinite:
+            self._write(report.step, f"not finite:\n{format_nonfinite(report)}")
         self._begun = True
 
     def validation(self, report: ValidationReport) -> None:
@@ -112,6 +126,9 @@ class LiveProgress:
         self._bar.update(self._task, completed=report.step, description=eta)
         # Two rows: the numbers alone are wider than many a terminal.
         self._live.update(Group(self._bar, Text(format_step(report, self._planned))))
+        if report.nonfinite:
+            text = f"step {report.step}  not finite:\n{format_nonfinite(report)}"
+            self._live.console.print(text, highlight=False, markup=False)
 
     def validation(self, report: ValidationReport) -> None:
         """A line above the bar."""

@@ -28,6 +28,7 @@ from sshsdp_fsdp_runtime.trainer.schedule import make_scheduler, restore_schedul
 from sshsdp_fsdp_runtime.trainer.seat import Seat
 from sshsdp_fsdp_runtime.trainer.session import OpenSession, Session
 from sshsdp_fsdp_runtime.trainer.tensorboard import TensorBoard
+from sshsdp_fsdp_runtime.trainer.tracing import Tracing
 
 _PROMPT_TOKENS = 32
 
@@ -71,6 +72,7 @@ class _RankRun:
         self._run, self._config, self._folder = run, run.config, run.folder
         self._seat, self._session, self._corpus = seat, session, corpus
         self._watch = MemoryWatch()
+        self._stragglers = session.watch_stragglers()
         self._scheduler = make_scheduler(session.optimizer, run.config.steps, run.config.optimizer)
 
     def introduce(self, parameters: int) -> None:
@@ -86,6 +88,9 @@ class _RankRun:
 
     def train(self) -> Outcome:
         start = self._restore() if self._run.resume else 0
+        window = self._config.trace_window
+        if window is not None and window.first <= start and self._seat.rank == 0:
+            say(f"trace: step {window.first} was done before; nothing is recorded")
         audience = Audience(self._listeners(start) if self._seat.rank == 0 else ())
         try:
             result = self._loop(audience, start).run()
@@ -93,6 +98,10 @@ class _RankRun:
             audience.close()
         if not result.signum:
             self._sample()
+        if self._config.debug.stragglers:
+            report = self._stragglers.report()
+            if self._seat.rank == 0:
+                say(report.describe())
         if self._seat.rank == 0:
             self._plot()
         return Outcome(
@@ -128,6 +137,8 @@ class _RankRun:
             scheduler=self._scheduler,
             audience=audience,
             watch=self._watch,
+            stragglers=self._stragglers,
+            tracing=Tracing(self._session, config.trace_window, self._folder, seat),
             stop=seat.stop,
             save=self._save,
             start=start,

@@ -15,10 +15,14 @@ class StepReport:
         lr: learning rate of the step.
         grad_norm: global 2-norm before clipping.
         tokens: trained on since the run's first step.
+        seconds: that this step took.
         tokens_per_s: of this step.
         rss_bytes: sum over ranks.
         pss_bytes: sum over ranks.
         skipped: the gradients were not finite and nothing was updated.
+        nonfinite: of a skipped step: what was not finite, in words.
+        max_wait_s: longest that a rank waited for others in this step, all waits together.
+        last_rank: the rank that waited least: the others waited for it.
     """
 
     step: int
@@ -26,10 +30,14 @@ class StepReport:
     lr: float
     grad_norm: float
     tokens: int
+    seconds: float
     tokens_per_s: float
     rss_bytes: int
     pss_bytes: int
     skipped: bool
+    nonfinite: tuple[str, ...]
+    max_wait_s: float
+    last_rank: int
 
 
 @dataclass(frozen=True, slots=True)

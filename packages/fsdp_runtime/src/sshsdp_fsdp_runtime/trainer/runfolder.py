@@ -8,6 +8,7 @@ runs/NAME/
     plot.png            loss and throughput
     sample.txt          what the trained model writes
     tensorboard/        events, when asked for
+    trace/              rank-0.json, ..., all.json, when asked for
 """
 
 import shutil
@@ -53,6 +54,10 @@ class RunFolder:
     def tensorboard(self) -> Path:
         """Folder of events."""
         return self.path / "tensorboard"
+
+    def trace(self, rank: int | None) -> Path:
+        """Chrome trace of a rank; None: of all."""
+        return self.path / "trace" / ("all.json" if rank is None else f"rank-{rank}.json")
 
     @property
     def checkpoints(self) -> Path:

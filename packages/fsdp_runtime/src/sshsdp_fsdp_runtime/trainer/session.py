@@ -4,7 +4,8 @@ Everything else in the trainer works with the `Session` protocol, so it also run
 not sharded at all.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,6 +19,7 @@ from sshsdp_fsdp_runtime.checkpoint import (
     load_checkpoint,
     save_checkpoint,
 )
+from sshsdp_fsdp_runtime.debug import StragglerWatch, trace
 from sshsdp_fsdp_runtime.trainer.config import TrainConfig
 from sshsdp_fsdp_runtime.trainer.errors import InputError
 from sshsdp_fsdp_runtime.trainer.model import Decoder
@@ -45,6 +47,18 @@ class Session(Protocol):
 
     def exchange(self, payload: bytes) -> list[bytes]:
         """Every rank's payload, in rank order. Collective."""
+        ...
+
+    def find_nonfinite(self) -> Sequence[str]:
+        """What of the model, its gradients and its optimizer is inf or NaN. Collective."""
+        ...
+
+    def watch_stragglers(self) -> StragglerWatch:
+        """Times steps from now on, and waits in them."""
+        ...
+
+    def trace(self, path: Path) -> AbstractContextManager[None]:
+        """Write a Chrome trace of what this rank does inside."""
         ...
 
     def save(self, path: Path, extra: Mapping[str, Any]) -> None:
@@ -91,6 +105,8 @@ class ShardedSession:
             packs=decoder_packs(model.shape),
             updates=decoder_updates(config.optimizer, model.shape),
             transport=self._transport,
+            form="private" if config.debug.poison else "auto",
+            poison=config.debug.poison,
         )
         self._in_background = config.report.background_checkpoints
         self._saving: PendingSave | None = None
@@ -115,6 +131,18 @@ class ShardedSession:
     def exchange(self, payload: bytes) -> list[bytes]:
         """See `Session`."""
         return self._transport.exchange(payload)
+
+    def find_nonfinite(self) -> Sequence[str]:
+        """See `Session`."""
+        return [str(found) for found in self._sharded.find_nonfinite()]
+
+    def watch_stragglers(self) -> StragglerWatch:
+        """See `Session`."""
+        return StragglerWatch(self._transport)
+
+    def trace(self, path: Path) -> AbstractContextManager[None]:
+        """See `Session`."""
+        return trace(self._sharded, path)
 
     def save(self, path: Path, extra: Mapping[str, Any]) -> None:
         """See `Session`."""
