@@ -59,8 +59,9 @@ class ShardedGradient(torch.Tensor):
         handler = _HANDLERS.get(function)
         if handler is None:
             raise RuntimeError(
-                f"expected a norm or mul_ of a sharded gradient, got {function}; use p.grad.local "
-                "for this rank's piece, or optimizer.clip_grad_norm_()"
+                f"expected a norm or mul_ of a sharded gradient, got {function}; update weights "
+                "with model.optimizer, clip with its clip_grad_norm_(), and read this rank's "
+                "piece from p.grad.local"
             )
         return handler(*args, **(kwargs or {}))
 
