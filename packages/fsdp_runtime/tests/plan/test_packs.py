@@ -166,6 +166,21 @@ def test_the_plan_says_and_signs_what_is_packed():
     assert packed.signature() == plan().signature()
 
 
+def test_the_plan_says_which_bytes_a_pack_takes():
+    planned = plan()
+    lines = planned.describe().splitlines()
+    at = lines.index("  pack layers.1.attention: query + key + value as one [16, 6] and biases")
+    atom = planned.groups[1].atoms[0]
+    starts = [
+        4 * atom.layout.placement(f"layers.1.attention.query.{kind}").offset
+        for kind in ("weight", "bias")
+    ]
+    assert lines[at + 1 : at + 3] == [
+        f"    weights: 192 + 96 + 96 bytes from {starts[0]:,} on in the lists of {atom.name}",
+        f"    biases: 32 + 16 + 16 bytes from {starts[1]:,} on in the lists of {atom.name}",
+    ]
+
+
 def test_tight_by_chance_is_not_packed():
     built = model(width=16)
     chance = plan(built=built, packs=[])

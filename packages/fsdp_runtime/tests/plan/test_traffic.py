@@ -4,10 +4,11 @@ import pytest
 import torch
 from torch import nn
 
-from sshsdp_fsdp_runtime import ModelSpec, Options, Sharding, build_plan
+from sshsdp_fsdp_runtime import ModelSpec, Options, Sharding, Update, build_plan
 from sshsdp_fsdp_runtime.plan.alike import group_kinds
 from sshsdp_fsdp_runtime.plan.traffic import step_traffic
 from sshsdp_shardchain import Degrees
+from sshsdp_updates import Muon, heads
 from sshsdp_zerosm import Topology
 
 LAYERS = 3
@@ -55,6 +56,51 @@ def test_replicas_are_summed_once_per_step():
     moved = bytes_of(plan(Topology(1, 4), (2, 2, 2)), microbatches=4)
     # Two copies of half a list: each rank reads half of its peer's half, twice.
     assert moved["sum over replicas"] == (LAYERS * LIST // 2, 0)
+
+
+HEADS = heads(15)  # 34 in a tensor: three ranks can't have equally many
+
+
+def odd_plan(topology, degrees, dtype=torch.bfloat16, unit=HEADS):
+    with torch.device("meta"):
+        model = nn.Module()
+        model.layers = nn.ModuleList(nn.Linear(41, 15 * 34, bias=False) for _ in range(LAYERS))
+    return build_plan(
+        ModelSpec.of(model),
+        topology,
+        sharding=[Sharding("**", Degrees(*degrees))],
+        updates=[Update("**", Muon(ns_dtype=dtype), unit=unit)],
+        options=Options(form="private"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("topology", "degrees", "replicas"),
+    [
+        (Topology(1, 3), (3, 3, 3), 1),
+        (Topology(2, 3), (3, 3, 6), 1),
+        (Topology(2, 3), (3, 3, 3), 2),
+    ],
+)
+def test_units_of_updates_are_exchanged_once_per_step(topology, degrees, replicas):
+    made = odd_plan(topology, degrees)
+    [muon] = made.update_plans
+    for microbatches in (1, 4):
+        rows = [bytes_of(made, rank, microbatches) for rank in range(topology.world)]
+        moved = [row["exchange units of updates"] for row in rows]
+        assert sum(map(sum, moved)) == muon.moved()[0] * replicas > 0
+    between = sum(across for _, across in moved)
+    assert (between > 0) == (degrees[2] > topology.ranks_per_node)
+
+
+@pytest.mark.parametrize(("dtype", "each"), [(torch.bfloat16, 6), (torch.float32, 8)])
+def test_a_layout_counts_what_travels_of_a_cut_unit_in_bytes(dtype, each):
+    made = odd_plan(Topology(1, 3), (3, 3, 3), dtype)
+    choices = [atom.layout.choice for atom in made.atoms]
+    assert all(choice.exchanged_bytes == each * choice.exchanged > 0 for choice in choices)
+    [muon] = made.update_plans
+    assert sum(choice.exchanged_bytes for choice in choices) == muon.moved()[1]
+    assert made.describe().count(f"({choices[0].exchanged_bytes} bytes)") == LAYERS
 
 
 def test_a_shared_mapping_moves_no_weights():

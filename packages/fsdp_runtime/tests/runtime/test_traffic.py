@@ -8,9 +8,9 @@ from testing.models import TiedModel
 from testing.ranks import run_ranks
 from torch.distributed import PrefixStore
 
-from sshsdp_fsdp_runtime import Cast, Sharding, fully_shard
-from sshsdp_fsdp_runtime.plan.traffic import step_traffic
+from sshsdp_fsdp_runtime import Cast, Sharding, Update, fully_shard, is_matrix, step_traffic
 from sshsdp_shardchain import Degrees
+from sshsdp_updates import AdamW, Muon, NorMuon, columns
 from sshsdp_zerosm import Topology, connect
 
 MICROBATCHES = 3
@@ -19,14 +19,26 @@ MICROBATCHES = 3
 AGREEMENT = 128  # more than ranks send each other per pass to agree on it, which is not planned
 
 
-def step(rank, model, topology, degrees, form):
+UPDATES = {
+    "adamw": [Update("**", AdamW())],
+    "muon": [
+        Update("**.up.weight", MUON := Muon(), unit=columns(1)),
+        Update("**", MUON, where=is_matrix),
+        Update("**", AdamW()),
+    ],
+    "normuon": [Update("**", NorMuon(), where=is_matrix), Update("**", AdamW())],
+}
+
+
+def step(rank, model, topology, degrees, form, updates="adamw"):
     """Bytes in the node and between nodes of a step of this rank: as counted, as planned."""
-    store = PrefixStore(f"{degrees}{form}", rank.store)
+    store = PrefixStore(f"{degrees}{form}{updates}", rank.store)
     transport = connect(rank.rank, rank.world, store, timeout=30, topology=topology)
     sharded = fully_shard(
         copy.deepcopy(model),
         sharding=[Sharding("**", degrees)],
         formats=[Cast("**", torch.bfloat16)],
+        updates=UPDATES[updates],
         transport=transport,
         form=form,
     )
@@ -45,6 +57,10 @@ def step(rank, model, topology, degrees, form):
         after.within_bytes - before.within_bytes,
         after.between_bytes - before.between_bytes,
     )
+    for row in rows:
+        if row.purpose == "exchange units of updates":
+            assert row.bytes_within + row.bytes_between > 0
+    assert (updates != "adamw") == ("exchange units of updates" in {row.purpose for row in rows})
     return counted, (sum(r.bytes_within for r in rows), sum(r.bytes_between for r in rows))
 
 
@@ -59,6 +75,9 @@ def step(rank, model, topology, degrees, form):
                 (Degrees(1, 2, 4), "private"),
                 (Degrees(1, 1, 2), "private"),
                 (Degrees(2, 2, 4), "shared"),
+                (Degrees(4, 4, 4), "shared", "muon"),
+                (Degrees(1, 2, 2), "private", "muon"),
+                (Degrees(2, 2, 4), "private", "normuon"),
             ],
         ),
         (
@@ -67,6 +86,8 @@ def step(rank, model, topology, degrees, form):
                 (Degrees(4, 4, 4), "private"),
                 (Degrees(2, 2, 4), "private"),
                 (Degrees(2, 2, 2), "shared"),
+                (Degrees(2, 2, 4), "shared", "muon"),
+                (Degrees(4, 4, 4), "private", "normuon"),
             ],
         ),
     ],

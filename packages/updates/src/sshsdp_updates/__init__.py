@@ -28,9 +28,11 @@ from sshsdp_updates.protocols import LocalReducer, LocalSteps, Reducer, StepProt
 from sshsdp_updates.rule import StateField, Temporary, UpdateRule
 from sshsdp_updates.sgd import SGD
 from sshsdp_updates.stage import Scalars, Stage, StageKind
+from sshsdp_updates.staged_fields import travelling_bytes
 from sshsdp_updates.standalone import optimizer_for
 from sshsdp_updates.state_dict import StateFragment
 from sshsdp_updates.torch_rule import TorchRule
+from sshsdp_updates.traffic import PlannedExchange, Traffic, planned_exchanges
 from sshsdp_updates.unit import (
     ELEMENT,
     OWN,
@@ -72,6 +74,7 @@ __all__ = [
     "Operands",
     "PlanList",
     "PlanMember",
+    "PlannedExchange",
     "ProcessGroupExchange",
     "Reducer",
     "RowHolders",
@@ -87,6 +90,7 @@ __all__ = [
     "TemporaryError",
     "TensorUnit",
     "TorchRule",
+    "Traffic",
     "UndeclaredOperandError",
     "Unit",
     "UpdateList",
@@ -103,5 +107,7 @@ __all__ = [
     "optimizer_for",
     "pieces",
     "plan_updates",
+    "planned_exchanges",
+    "travelling_bytes",
     "whole",
 ]

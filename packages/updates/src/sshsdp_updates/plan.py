@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass, field
 from itertools import chain
@@ -10,10 +11,9 @@ import torch
 
 from sshsdp_shardchain import Holders, Part, Strip
 from sshsdp_updates.blocks import lent
-from sshsdp_updates.operand import Access, Operand
+from sshsdp_updates.operand import Operand
 from sshsdp_updates.rule import UpdateRule
-from sshsdp_updates.stage import StageKind
-from sshsdp_updates.staged_fields import SUMS, StagedFields
+from sshsdp_updates.staged_fields import SUMS, StagedFields, travelling_bytes
 from sshsdp_updates.unit import TensorUnit
 
 
@@ -117,8 +117,8 @@ class UpdatePlan:
         """Bytes to reserve: two waves are under way where there are two."""
         return self.slot_nbytes * min(2, len(self.waves))
 
-    def held(self, rank: int) -> Iterator[tuple[int, int]]:
-        """Yield the units that `rank` holds a part of: (index of the unit, index of the part)."""
+    def held(self, rank: int, wave: range) -> Iterator[tuple[int, int]]:
+        """Yield the units of a wave that `rank` holds a part of: (index, index of the part)."""
         if not self._held:
             for index, unit in enumerate(self.units):
                 width = self.lists[unit.list].holders.width
@@ -126,7 +126,8 @@ class UpdatePlan:
                     self._held.setdefault((width, part.rank), []).append(index)
         widths = sorted({item.holders.width for item in self.lists})
         found = [self._held.get((width, rank % width), []) for width in widths]
-        for index in sorted(chain.from_iterable(found)):
+        here = (own[bisect_left(own, wave.start) : bisect_left(own, wave.stop)] for own in found)
+        for index in sorted(chain.from_iterable(here)):
             unit = self.units[index]
             base = rank % self.lists[unit.list].holders.width
             yield index, next(i for i, part in enumerate(unit.parts) if part.rank == base)
@@ -137,11 +138,14 @@ class UpdatePlan:
         The least is what would travel if every unit were worked on where most of it is.
         """
         moved = least = 0
+        travelling = {
+            dtype: travelling_bytes(self.rule, dtype) for dtype in {i.dtype for i in self.lists}
+        }
         for unit in self.units:
             if unit.cut:
                 numels = [part.numel for part in unit.parts]
                 here = next(part.numel for part in unit.parts if part.rank == unit.executor)
-                per_element = self._travelling(self.lists[unit.list].dtype)
+                per_element = travelling[self.lists[unit.list].dtype]
                 edges = self._lent(unit)
                 moved += (sum(numels) - here) * per_element + edges
                 least += (sum(numels) - max(numels)) * per_element + edges
@@ -154,16 +158,6 @@ class UpdatePlan:
         loans = lent(unit.parts, unit.shape[-1])
         numel = sum(stop - lender.start for lender, _, _, stop in loans)
         return numel * SUMS.itemsize * len(self.fields.sums)
-
-    def _travelling(self, dtype: torch.dtype) -> int:
-        """Bytes per element that an executor gets and gives back, over all stages over units."""
-        rooms = {room.name: room for room in self.fields.units}
-        return sum(
-            rooms[operand.field].itemsize(dtype) * (2 if operand.access is Access.UPDATE else 1)
-            for stage in self.rule.stages()
-            if stage.kind is StageKind.UNITS
-            for operand in stage.operands
-        )
 
     def balance(self) -> float:
         """Return the largest load over the average one; 1 where there is nothing to do."""

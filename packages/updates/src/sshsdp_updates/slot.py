@@ -159,12 +159,11 @@ def _per_element(fields: StagedFields, unit: PlannedUnit) -> tuple[Room, ...]:
 
 
 def _held(plan: UpdatePlan, rank: int, wave: range) -> Iterator[HeldUnit]:
-    for index, part_index in plan.held(rank):
-        if index in wave:
-            unit = plan.units[index]
-            part = unit.parts[part_index]
-            edge = edge_of(part, unit.strip.numel, unit.shape[-1]) if plan.fields.sums else None
-            yield HeldUnit(index, unit, part, part.rank == unit.executor, edge)
+    for index, part_index in plan.held(rank, wave):
+        unit = plan.units[index]
+        part = unit.parts[part_index]
+        edge = edge_of(part, unit.strip.numel, unit.shape[-1]) if plan.fields.sums else None
+        yield HeldUnit(index, unit, part, part.rank == unit.executor, edge)
 
 
 def _dtype(plan: UpdatePlan, item: HeldUnit) -> torch.dtype:

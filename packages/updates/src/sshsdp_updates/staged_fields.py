@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
+from sshsdp_updates.declarations import check_declarations
 from sshsdp_updates.operand import Access, Operand
 from sshsdp_updates.rule import StateField, Temporary, UpdateRule
 from sshsdp_updates.stage import StageKind
@@ -78,6 +79,27 @@ class StagedFields:
                 Room(t.name, t.dtype) for t in rule.temporaries() if t.unit == ROW
             ),
         )
+
+
+def travelling_bytes(rule: UpdateRule, dtype: torch.dtype) -> int:
+    """Return the bytes per element of a unit that travel to whoever works on it, and back.
+
+    Args:
+        rule: the rule.
+        dtype: of the main weights.
+
+    Raises:
+        ValueError: a declaration that cannot be.
+        TemporaryError: a temporary is read before it was produced.
+    """
+    check_declarations(rule)
+    rooms = {room.name: room for room in StagedFields.of(rule).units}
+    return sum(
+        rooms[operand.field].itemsize(dtype) * (2 if operand.access is Access.UPDATE else 1)
+        for stage in rule.stages()
+        if stage.kind is StageKind.UNITS
+        for operand in stage.operands
+    )
 
 
 def grid_of(rule: UpdateRule, name: str, shape: tuple[int, ...], own: TensorUnit) -> UnitGrid:

@@ -13,7 +13,7 @@ from sshsdp_updates.labels import labelled
 from sshsdp_updates.plan import UpdatePlan
 from sshsdp_updates.stage import Scalars, Stage, StageKind
 from sshsdp_updates.step_counts import StepCounts, Used
-from sshsdp_updates.traffic import Traffic, is_exchanged, slot_start
+from sshsdp_updates.traffic import Traffic, planned_exchanges, slot_start
 from sshsdp_updates.wave_calls import Call, Copy, WaveCalls
 from sshsdp_updates.wave_memory import WaveMemory
 
@@ -69,10 +69,10 @@ class StagedGroup:
         self._label = f"sshsdp::{self.rule.name}"
         self._counts = StepCounts(self.flats)
         traffic = Traffic(plan, exchange.rank)
-        self._programs = [
-            self._compile(traffic, wave) if is_exchanged(plan, wave) else {}
-            for wave in range(len(plan.waves))
-        ]
+        self._programs: list[Programs] = [{} for _ in plan.waves]
+        for planned in planned_exchanges(plan):
+            program = exchange.compile(traffic.messages(planned))
+            self._programs[planned.wave][planned.stage.name, planned.way] = program
         self._memories = [
             WaveMemory(
                 plan,
@@ -162,20 +162,6 @@ class StagedGroup:
         if key in programs:
             with labelled(f"{self._label} {key[0]} {key[1]}"):
                 self._exchange.wait(programs[key])
-
-    def _compile(self, traffic: Traffic, wave: int) -> Programs:
-        programs: Programs = {}
-        for stage in self._stages:
-            if stage.kind is StageKind.UNITS:
-                for way, messages in (
-                    ("gather", traffic.gather(stage, wave)),
-                    ("give back", traffic.give_back(stage, wave)),
-                ):
-                    programs[stage.name, way] = self._exchange.compile(messages)
-            elif stage.kind is StageKind.REDUCE:
-                messages = traffic.lend(stage, wave)
-                programs[stage.name, "lend"] = self._exchange.compile(messages)
-        return programs
 
     def _prepare(self, wave: int) -> list[_Prepared]:
         memory = self._memories[wave]

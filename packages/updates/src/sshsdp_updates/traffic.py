@@ -1,6 +1,7 @@
 """What a rank sends and receives for one stage over one wave."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 from sshsdp_shardchain import Part
@@ -9,8 +10,37 @@ from sshsdp_updates.exchange import Message
 from sshsdp_updates.operand import Access
 from sshsdp_updates.plan import PlannedUnit, UpdatePlan
 from sshsdp_updates.slot import Slot, lay_out
-from sshsdp_updates.stage import Stage
+from sshsdp_updates.stage import Stage, StageKind
 from sshsdp_updates.staged_fields import SUMS
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedExchange:
+    """An exchange of a step, in which every rank takes part.
+
+    Attributes:
+        wave: in which.
+        stage: for which stage.
+        way: "gather", before a stage over units; "give back", after it; "lend", of one that
+            reduces.
+    """
+
+    wave: int
+    stage: Stage
+    way: str
+
+
+def planned_exchanges(plan: UpdatePlan) -> Iterator[PlannedExchange]:
+    """Yield all exchanges of a step, in the order in which every rank compiles them."""
+    for wave in range(len(plan.waves)):
+        if not is_exchanged(plan, wave):
+            continue
+        for stage in plan.rule.stages():
+            if stage.kind is StageKind.UNITS:
+                yield PlannedExchange(wave, stage, "gather")
+                yield PlannedExchange(wave, stage, "give back")
+            elif stage.kind is StageKind.REDUCE:
+                yield PlannedExchange(wave, stage, "lend")
 
 
 class Traffic:
@@ -21,6 +51,11 @@ class Traffic:
         self.plan = plan
         self.rank = rank
         self.slot = lru_cache(maxsize=None)(self._slot)
+
+    def messages(self, exchange: PlannedExchange) -> list[Message]:
+        """Return what this rank sends or receives in one exchange."""
+        ways = {"gather": self.gather, "give back": self.give_back, "lend": self.lend}
+        return ways[exchange.way](exchange.stage, exchange.wave)
 
     def gather(self, stage: Stage, wave: int) -> list[Message]:
         """Return what executors get before `stage` runs: parts of what it reads."""

@@ -31,7 +31,7 @@ from sshsdp_zerosm.errors import (
     TransportError,
     WaitTimeoutError,
 )
-from sshsdp_zerosm.fragment_exchange import TransportExchange
+from sshsdp_zerosm.fragment_exchange import TransportExchange, message_schedule
 from sshsdp_zerosm.loopback import Loopback
 from sshsdp_zerosm.mailbox import Exchange
 from sshsdp_zerosm.ops import Fence, Op, Pull, Put, Reduce, Signal, Wait, WaitGeneration
@@ -107,6 +107,7 @@ __all__ = [
     "hierarchical_all_reduce",
     "hierarchical_reduce_scatter",
     "merge",
+    "message_schedule",
     "op_traffic",
     "reduce_scatter",
     "reduce_scatter_workspace",

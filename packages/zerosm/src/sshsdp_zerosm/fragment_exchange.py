@@ -90,18 +90,14 @@ class TransportExchange:
             self._check(message, self._arena.nbytes)
         name = f"{self._name}.{self._compiled}"
         self._compiled += 1
-        started, ended = f"{name}.started", f"{name}.ended"
-        ops = _Ops(self.rank, messages, self._region, self._transport.addressable)
         return self._transport.compile(
-            Schedule(
+            message_schedule(
                 name,
                 self.world,
-                {
-                    # Peers hold other messages: each rank knows, and is asked for, its own part.
-                    "start": lambda _: ops.start(started),
-                    "wait": lambda _: ops.wait(started, ended),
-                },
-                (started, ended),
+                self._arena.name,
+                # Peers hold other messages: each rank knows, and is asked for, its own part.
+                lambda _: messages,
+                lambda _, peer: self._transport.addressable(peer),
             )
         )
 
@@ -144,9 +140,37 @@ class TransportExchange:
                 "reserve more, or leave the message out"
             )
 
-    def _region(self, rank: int, offset: int, nbytes: int) -> Region:
-        assert self._arena is not None
-        return Region(self._arena.name, rank, offset, nbytes)
+
+def message_schedule(
+    name: str,
+    world: int,
+    arena: str,
+    messages_of: Callable[[int], Sequence[Message]],
+    addressable: Callable[[int, int], bool],
+) -> Schedule:
+    """Phases "start" and "wait" of an exchange that is run again and again.
+
+    Args:
+        name: of the schedule, and of its channels.
+        world: number of ranks.
+        arena: that offsets are relative to.
+        messages_of: rank -> those that it sends or receives.
+        addressable: (rank, peer) -> whether the rank can read the peer's memory.
+    """
+    started, ended = f"{name}.started", f"{name}.ended"
+
+    def ops(rank: int) -> _Ops:
+        return _Ops(rank, messages_of(rank), arena, lambda peer: addressable(rank, peer))
+
+    return Schedule(
+        name,
+        world,
+        {
+            "start": lambda rank: ops(rank).start(started),
+            "wait": lambda rank: ops(rank).wait(started, ended),
+        },
+        (started, ended),
+    )
 
 
 class _Ops:
@@ -156,10 +180,10 @@ class _Ops:
         self,
         rank: int,
         messages: Sequence[Message],
-        region: Callable[[int, int, int], Region],
+        arena: str,
         addressable: Callable[[int], bool],
     ) -> None:
-        self._region = region
+        self._arena = arena
         self._received = [m for m in messages if m.target == rank]
         self._sent = [m for m in messages if m.source == rank]
         self._peers = tuple(sorted({e for m in messages for e in (m.source, m.target)} - {rank}))
@@ -194,6 +218,6 @@ class _Ops:
 
     def _ends(self, message: Message) -> tuple[Region, Region]:
         return (
-            self._region(message.source, message.source_offset, message.nbytes),
-            self._region(message.target, message.target_offset, message.nbytes),
+            Region(self._arena, message.source, message.source_offset, message.nbytes),
+            Region(self._arena, message.target, message.target_offset, message.nbytes),
         )

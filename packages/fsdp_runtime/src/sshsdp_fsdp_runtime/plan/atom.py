@@ -14,7 +14,7 @@ from sshsdp_fsdp_runtime.plan.packs import PackPlan, runs_of
 from sshsdp_fsdp_runtime.plan.rules import PlanError, Update, works_on_units
 from sshsdp_shardchain import Degrees, Layout, Member, Placements, plan_layout
 from sshsdp_shardchain import Pack as TightMembers
-from sshsdp_updates import TensorUnit, UpdateRule, whole
+from sshsdp_updates import TensorUnit, UpdateRule, travelling_bytes, whole
 
 ALIGN_BYTES = 64  # a cache line, and the widest vector register
 
@@ -141,19 +141,18 @@ def _build_atom(
 ) -> AtomPlan:
     first = claims[0]
     rule = None if first.update is None else updates[first.update].rule
-    align = ALIGN_BYTES // first.weight_dtype.itemsize
     by_name = {claim.parameter.name: claim for claim in claims}
     units = {name: _unit(claim, updates) for name, claim in by_name.items()}
     runs = runs_of(tuple(by_name), packs)
+    align = ALIGN_BYTES // first.weight_dtype.itemsize
     if rule is None or not works_on_units(rule):
         sizes = {name: claim.parameter.numel for name, claim in by_name.items()}
         layout = _in_order(runs, sizes, first.degrees, world, align)
     else:
-        placed = [
-            TightMembers(tuple(_member(by_name[name], units[name]) for name in run)) for run in runs
-        ]
+        members = _members(claims, units, rule)
+        packed = [TightMembers(tuple(members[name] for name in run)) for run in runs]
         budget = options.padding_budget
-        layout = plan_layout(placed, first.degrees, world, align=align, budget=budget)
+        layout = plan_layout(packed, first.degrees, world, align=align, budget=budget)
     names = [placement.name for placement in layout.placements]
     return AtomPlan(
         name=atom,
@@ -187,9 +186,25 @@ def _in_order(
     return Layout(Placements(names, offsets, [sizes[name] for name in names]), aligned.chain)
 
 
-def _member(claim: Claim, unit: TensorUnit) -> Member:
-    parameter = claim.parameter
-    return Member(parameter.name, parameter.numel, _cuttable(claim, unit))
+def _members(
+    claims: Sequence[Claim], units: Mapping[str, TensorUnit], rule: UpdateRule
+) -> dict[str, Member]:
+    """What is placed, and what a cut through it costs; all claims are of one atom."""
+    dtype = _main_dtype(claims[0])
+    assert dtype is not None
+    try:
+        travelling = travelling_bytes(rule, dtype)
+    except ValueError as error:
+        raise PlanError(str(error)) from None
+    return {
+        claim.parameter.name: Member(
+            claim.parameter.name,
+            claim.parameter.numel,
+            _cuttable(claim, units[claim.parameter.name]),
+            travelling,
+        )
+        for claim in claims
+    }
 
 
 def _unit(claim: Claim, updates: Sequence[Update]) -> TensorUnit:

@@ -1,9 +1,10 @@
 """The plan: one frozen value that holds every decision, described, forecast and signed."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
+from itertools import groupby
 
 import torch
 
@@ -18,6 +19,7 @@ from sshsdp_fsdp_runtime.plan.group import (
     home_of,
 )
 from sshsdp_fsdp_runtime.plan.model_spec import ModelSpec
+from sshsdp_fsdp_runtime.plan.operands import packed_operands
 from sshsdp_fsdp_runtime.plan.options import Options
 from sshsdp_fsdp_runtime.plan.packs import PackPlan, plan_packs
 from sshsdp_fsdp_runtime.plan.rules import Cast, Pack, PlanError, Sharding, Update
@@ -116,7 +118,7 @@ class Plan:
         for group in self.groups:
             lines.append(f"group {group.label} (slot {group.slot})")
             lines += [line for atom in group.atoms for line in _describe_atom(atom)]
-            lines += [f"  {pack.describe()}" for pack in group.packs]
+            lines += _describe_packs(group)
         lines += [plan.describe() for plan in self.update_plans]
         return "\n".join([*lines, self.forecast().describe()])
 
@@ -137,7 +139,15 @@ def _describe_atom(atom: AtomPlan) -> list[str]:
         + (f"main {_short(atom.main_dtype)}, {atom.rule!r}" if atom.main_dtype else "frozen")
         + f", {atom.layout.numel:,} elements, {atom.layout.padding:,} of them padding"
     )
-    return [head, *(f"    {'  = '.join(p.aliases)} {p.shape}" for p in atom.parameters)]
+    choice = atom.layout.choice
+    placed = [] if choice is None else [f"    {choice.describe()}"]
+    return [head, *placed, *(f"    {'  = '.join(p.aliases)} {p.shape}" for p in atom.parameters)]
+
+
+def _describe_packs(group: GroupPlan) -> Iterator[str]:
+    for pack, operands in groupby(packed_operands(group), lambda operand: operand.pack):
+        yield f"  {pack.describe()}"
+        yield from (f"    {operand.describe()}" for operand in operands)
 
 
 def _short(dtype: torch.dtype) -> str:

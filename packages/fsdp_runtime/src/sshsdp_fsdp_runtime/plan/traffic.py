@@ -7,6 +7,7 @@ from functools import partial
 from sshsdp_fsdp_runtime.plan.alike import group_kinds
 from sshsdp_fsdp_runtime.plan.plan import Plan
 from sshsdp_fsdp_runtime.plan.schedules import ScheduleBook
+from sshsdp_fsdp_runtime.plan.unit_exchanges import unit_exchanges
 from sshsdp_zerosm import Schedule, Topology, op_traffic
 
 
@@ -16,7 +17,8 @@ class Use:
 
     Attributes:
         purpose: what for.
-        owner: the group or atom, the first of those that are alike; "" if it serves all.
+        owner: the group or atom, the first of those that are alike, or the rule with its wave and
+            stage; "" if it serves all.
         alike: how many groups or atoms have such a schedule.
         times: runs of each of them in a step.
         schedule: of the owner.
@@ -57,8 +59,8 @@ def step_uses(plan: Plan, microbatches: int) -> Iterator[Use]:
     """The schedules of a step in which every group runs once per microbatch.
 
     Weights that are dropped after use are gathered before a group's forward and before its
-    backward. Gradients that come after their group's reduction, and the few bytes with which ranks
-    agree on what was used, are not planned and not counted.
+    backward. Gradients that come after their group's reduction are not planned and not counted, nor
+    are the few bytes with which ranks agree on what was used and on norms and sums over rows.
     """
     book = ScheduleBook(plan)
     kinds = group_kinds(plan.groups)
@@ -75,6 +77,8 @@ def step_uses(plan: Plan, microbatches: int) -> Iterator[Use]:
                 yield used("reduce sums over to ZeRO-1", schedule=sums)
             if replicas := book.sum_replicas(atom):
                 yield used("sum over replicas", schedule=replicas)
+    for owner, schedule in unit_exchanges(plan):
+        yield Use("exchange units of updates", owner, 1, 1, schedule)
     if shards := book.gather_shards():
         yield Use("gather updated shards", "", 1, 1, shards)
 

@@ -133,6 +133,24 @@ def test_rules_on_units_say_what_is_cut_and_what_moves(model, capsys):
     assert "update temporaries" in {row["role"] for row in shown["memory"]["rows"]}
 
 
+def test_packs_say_which_bytes_of_a_list_are_one_operand(capsys, wide):
+    options = ["tiny", "--packs", "layers.*.attention=q_proj,k_proj,v_proj", "--cast", "bf16"]
+    [row] = run_json(capsys, *options)["packs"]
+    names = [f"layers.0.attention.{name}_proj.weight" for name in "qkv"]
+    assert (row["groups"], row["count"], row["names"]) == (["layers.{4}"], 4, names)
+    assert (row["rows"], row["columns"]) == ([192, 64, 64], 192)
+    plan = make_plan(PlanRequest(model="tiny", packs=(options[2],), cast=("bf16",)))
+    [atom] = [atom for atom in plan.atoms if atom.name == row["atom"]]
+    assert row["offsets"] == [2 * atom.layout.placement(name).offset for name in names]
+    assert row["nbytes"] == [2 * 192 * rows for rows in (192, 64, 64)]
+    ends = [offset + nbytes for offset, nbytes in zip(row["offsets"], row["nbytes"], strict=True)]
+    assert ends[:-1] == row["offsets"][1:]
+    assert main(["plan", *options]) == 0
+    assert "packs: layers that are computed as one" in capsys.readouterr().out
+    assert main(["plan", "tiny"]) == 0
+    assert "packs" not in capsys.readouterr().out
+
+
 def test_schedules_are_listed_on_request_only(model, capsys, wide):
     assert main(["plan", model, *RANKS, "--schedules"]) == 0
     text = capsys.readouterr().out
@@ -143,6 +161,17 @@ def test_schedules_are_listed_on_request_only(model, capsys, wide):
     text = capsys.readouterr().out
     assert "put shards" not in text
     assert re.search(r"gather updated shards +1 ", text)
+
+
+def test_exchanges_of_units_are_a_part_of_the_step(capsys):
+    options = ["tiny", "--world", "3", "--optimizer", "layers.**=muon", "adamw"]
+    shown = run_json(capsys, *options, "--schedules", "--rank", "1")
+    [row] = [r for r in shown["traffic"]["rows"] if r["purpose"] == "exchange units of updates"]
+    phases = [s for s in shown["schedules"] if s["purpose"] == row["purpose"]]
+    assert len(phases) == 2 * row["runs"]
+    pulls = [op for phase in phases for op in phase["operations"] if op.startswith("pull")]
+    assert len(pulls) == row["messages_within"] > 0
+    assert all(phase["owner"].startswith("muon, wave ") for phase in phases)
 
 
 def test_every_parameter_is_claimed_once_per_kind_of_rule(model, capsys):
@@ -186,6 +215,7 @@ def test_fields_hang_below_the_field_whose_bytes_they_share(model, capsys):
         (["--sharding", "layers.**=1"], "(as options: --sharding PATTERN=Z3,Z2,Z1, and --degrees"),
         (["--optimizer", "layers.**=sgd"], "(as options: --optimizer PATTERN=RULE)"),
         (["--cast", "int32"], "(as options: --cast PATTERN=DTYPE)"),
+        (["--packs", "layers.*=up,gate"], "(as options: --packs PATTERN=MEMBER,MEMBER)"),
         (["--groups", "layer.*"], "got 'layer.*' that matches none"),
         (["--slots", "0"], "expected at least 1 slot, got 0; 2 is the default"),
         (["--microbatches", "0"], "expected --microbatches >= 1, got 0"),

@@ -3,11 +3,12 @@
 import pytest
 import torch
 
-from sshsdp_fsdp_runtime import Cast, Sharding, Update, is_matrix
+from sshsdp_fsdp_runtime import Cast, Pack, Sharding, Update, is_matrix
 from sshsdp_fsdp_runtime.trainer import InputError
 from sshsdp_fsdp_runtime.trainer.planning.rule_text import (
     parse_cast,
     parse_degrees,
+    parse_pack,
     parse_sharding,
     parse_update,
 )
@@ -20,6 +21,7 @@ def test_rules_read_like_their_python_forms():
     assert parse_sharding("4") == Sharding("**", Degrees(4, 4, 4))
     assert parse_cast("**.weight=bf16") == Cast("**.weight", torch.bfloat16)
     assert parse_cast("float16") == Cast("**", torch.float16)
+    assert parse_pack("a.*=q, k") == Pack("a.*", ["q", "k"])
     assert parse_update("AdamW") == Update("**", AdamW())
     assert parse_update("a.*=sgd(momentum=0.9, lr=1e-2)") == Update("a.*", SGD(0.01, 0.9))
     assert parse_update("adamw(betas=(0.9, 0.95))") == Update("**", AdamW(betas=(0.9, 0.95)))
@@ -37,6 +39,8 @@ def test_a_rule_for_matrices_claims_matrices_and_works_on_the_unit_given():
 @pytest.mark.parametrize(
     ("parse", "text", "message"),
     [
+        (parse_pack, "q,k", "expected pattern=member,member, got 'q,k'; 'layers"),
+        (parse_pack, "a=q", "--packs a=q: expected two or more different members"),
         (parse_sharding, "a=1,2", "expected degrees as zero3,zero2,zero1, got '1,2'; 8,8,64"),
         (parse_sharding, "a=x", "got 'x'"),
         (parse_sharding, "a=3,4,8", "each degree to divide the next"),

@@ -13,6 +13,7 @@ from sshsdp_fsdp_runtime.trainer.planning.sections import (
     field_rows,
     formula_rows,
     group_rows,
+    pack_rows,
     schedule_rows,
     update_rows,
 )
@@ -36,6 +37,7 @@ def document(plan: Plan, view: View) -> dict[str, Any]:
         "rank": rank,
         "claims": [asdict(row) for row in claim_rows(plan)],
         "alike": [asdict(row) for row in group_rows(plan)],
+        "packs": [asdict(row) for row in pack_rows(plan)],
         "groups": [_group(group, rank) for group in plan.groups],
         "arenas": [asdict(arena) for arena in plan.storage.arenas],
         "fields": [asdict(row) for row in field_rows(plan, rank)],

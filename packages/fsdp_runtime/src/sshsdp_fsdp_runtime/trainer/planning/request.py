@@ -12,6 +12,7 @@ from sshsdp_fsdp_runtime.trainer.planning.model_source import read_model
 from sshsdp_fsdp_runtime.trainer.planning.rule_text import (
     parse_cast,
     parse_degrees,
+    parse_pack,
     parse_sharding,
     parse_update,
 )
@@ -40,6 +41,9 @@ class PlanRequest:
     groups: tuple[str, ...] = ()
     """Patterns of modules that are gathered and reduced as one; none: elements of the outermost
     module lists."""
+    packs: tuple[str, ...] = ()
+    """pattern=member,member: linear layers of a module that are computed as one, for example
+    'layers.*.attention=q_proj,k_proj,v_proj'."""
     cast: tuple[str, ...] = ()
     """pattern=dtype: what is computed in; none: as the model was built."""
     optimizer: tuple[str, ...] = ()
@@ -90,6 +94,7 @@ def make_plan(request: PlanRequest) -> Plan:
     """
     topology = request_topology(request)
     sharding = _sharding(request)
+    packs = [parse_pack(text) for text in request.packs]
     casts = [parse_cast(text) for text in request.cast]
     updates = [parse_update(text) for text in request.optimizer]
     spec = read_model(request.model)
@@ -99,6 +104,7 @@ def make_plan(request: PlanRequest) -> Plan:
             topology,
             sharding=sharding or None,
             groups=request.groups or None,
+            packs=packs,
             formats=casts,
             updates=updates or None,
             options=Options(form=request.form, slots=request.slots),
@@ -113,6 +119,7 @@ _OPTIONS = {
     "Update": "--optimizer PATTERN=RULE",
     "parameter ": "--optimizer PATTERN=RULE@UNIT",
     "Cast": "--cast PATTERN=DTYPE",
+    "Pack": "--packs PATTERN=MEMBER,MEMBER",
 }  # the rules of Python, as options
 
 

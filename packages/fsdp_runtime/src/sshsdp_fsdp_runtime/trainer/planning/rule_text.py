@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 import sshsdp_updates
-from sshsdp_fsdp_runtime.plan import Cast, Sharding, Update, is_matrix
+from sshsdp_fsdp_runtime.plan import Cast, Pack, Sharding, Update, is_matrix
 from sshsdp_fsdp_runtime.plan.rules import works_on_units
 from sshsdp_fsdp_runtime.trainer.errors import InputError
 from sshsdp_fsdp_runtime.trainer.planning.dtypes import dtype_of
@@ -49,6 +49,24 @@ def parse_sharding(text: str) -> Sharding:
     """
     pattern, value = _split(text)
     return Sharding(pattern, parse_degrees(value, "--sharding"))
+
+
+def parse_pack(text: str) -> Pack:
+    """``layers.*.mlp=gate_proj,up_proj``.
+
+    Raises:
+        InputError: it reads otherwise.
+    """
+    pattern, value = _split(text)
+    if "=" not in text:
+        raise InputError(
+            f"--packs: expected pattern=member,member, got {text!r};"
+            " 'layers.*.mlp=gate_proj,up_proj' is an example"
+        )
+    try:
+        return Pack(pattern, [member.strip() for member in value.split(",")])
+    except ValueError as error:
+        raise InputError(f"--packs {text}: {error}") from error
 
 
 def parse_cast(text: str) -> Cast:

@@ -19,6 +19,8 @@ from sshsdp_fsdp_runtime.trainer.planning.sections import (
     group_rows,
     group_table,
     memory_table,
+    pack_rows,
+    pack_table,
     schedule_rows,
     schedule_tree,
     traffic_table,
@@ -35,6 +37,8 @@ def tables(plan: Plan, view: View) -> Iterator[RenderableType]:
     yield _head(plan, view.source)
     yield claim_table(claim_rows(plan))
     yield group_table(group_rows(plan))
+    if plan.packs:
+        yield pack_table(pack_rows(plan))
     yield field_tree(plan, field_rows(plan, rank), rank)
     yield Text()
     yield chain_table(chain_rows(plan, rank), rank)

@@ -15,6 +15,7 @@ from sshsdp_fsdp_runtime.trainer.planning.sections.memory import (
     formula_table,
     memory_table,
 )
+from sshsdp_fsdp_runtime.trainer.planning.sections.packs import PackRow, pack_rows, pack_table
 from sshsdp_fsdp_runtime.trainer.planning.sections.schedules import (
     ScheduleRow,
     schedule_rows,
@@ -34,6 +35,7 @@ __all__ = [
     "FieldRow",
     "FormulaRow",
     "GroupRow",
+    "PackRow",
     "ScheduleRow",
     "UpdateRow",
     "chain_rows",
@@ -47,6 +49,8 @@ __all__ = [
     "group_rows",
     "group_table",
     "memory_table",
+    "pack_rows",
+    "pack_table",
     "schedule_rows",
     "schedule_tree",
     "traffic_table",
