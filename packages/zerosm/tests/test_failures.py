@@ -20,6 +20,7 @@ from sshsdp_zerosm import (
     all_gather_aliased,
     connect,
 )
+from sshsdp_zerosm.board import ABORTED
 
 
 def everyone_waits_for(source, world):
@@ -104,6 +105,39 @@ def test_a_late_peer_is_named_with_channel_and_counts(layout):
     assert text.startswith(
         "rank 0 waited 2 s for rank 1 on channel 'late': expected a count of 2, got 1."
     )
+
+
+def test_a_late_rank_is_named_also_by_whoever_waits_for_a_rank_that_waits_for_it(layout):
+    """The last rank waits for rank 0, which waits for rank 1; the first to give up tells all."""
+    world = layout.world
+    between = tuple(rank for rank in range(world - 1) if rank != 1)
+    ops = [(Wait(1, "late"),)] * world
+    ops[0] += (Signal("after", (world - 1,)),)
+    ops[1] = (Signal("late", between),)
+    ops[-1] = (Wait(0, "after"),)
+
+    def rank_main(rank):
+        last = rank.rank == world - 1
+        with layout.connect(rank, timeout=2.0 if last else 60.0) as transport:
+            program = transport.compile(Schedule("s", world, {"wait": tuple(ops)}))
+            transport.barrier()
+            if rank.rank == 1:
+                while not transport._own.words[ABORTED] and rank.store.add("told", 0) < world - 1:
+                    time.sleep(0.01)  # at something else
+            try:
+                program.run("wait")
+                transport.barrier()
+            except TransportError as error:
+                rank.store.add("told", 1)
+                return type(error).__name__, str(error)
+
+    *others, last = layout.run(rank_main)
+    assert last[0] == "WaitTimeoutError"
+    assert "for rank 0 on channel 'after'" in last[1]
+    assert "Rank 0 waits for rank 1 itself. Rank 1 is alive but late" in last[1]
+    assert set(others) == {
+        ("AbortedError", f"rank {world - 1} aborted: WaitTimeoutError: {last[1]}")
+    }
 
 
 def test_abort_wakes_everyone_and_is_for_good(layout):

@@ -6,6 +6,7 @@ from sshsdp_zerosm.words import Words
 ABORTED = 0
 CLOSED = 8
 SLEEPING = 16
+AWAITED = 17  # on the same line: both are written by a sleeper
 GENERATION = 24
 BARRIER = 32
 EXCHANGE = 40

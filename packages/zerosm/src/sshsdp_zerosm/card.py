@@ -99,7 +99,8 @@ def trade_cards(rank: int, own: Card, store: Any, timeout: float) -> tuple[list[
         try:
             store.wait([key], timedelta(seconds=timeout))
         except RuntimeError as error:
-            raise WaitTimeoutError(rank, peer, "connect", 1, 0, timeout) from error
+            remedy = f"Rank {peer} has not come: look at its output, and whether it was started,"
+            raise WaitTimeoutError(rank, peer, "connect", 1, 0, timeout, remedy=remedy) from error
         fields = json.loads(store.get(key))
         cards.append(Card(**fields | {"host": tuple(fields["host"])}))
     check_equal("world", [card.world for card in cards], "start all ranks with the same world")

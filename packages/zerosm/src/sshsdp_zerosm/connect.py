@@ -5,6 +5,7 @@ import socket
 from typing import Any
 
 from sshsdp_zerosm.card import Card
+from sshsdp_zerosm.distress import Distress
 from sshsdp_zerosm.loopback import Loopback
 from sshsdp_zerosm.meeting import Meeting, meet
 from sshsdp_zerosm.topology import Topology
@@ -56,7 +57,11 @@ def connect(
         own = Card.own(world, kind, str(topology or "real"))
         listener = stack.enter_context(_listen(own)) if can_share() else None
         meeting = meet(rank, own, store, timeout, topology)
-        transport = _open(meeting, listener)
+        try:
+            transport = _open(meeting, listener)
+        except BaseException as error:
+            Distress(meeting.store, rank, world).tell(error)
+            raise
     transport.store = store
     return transport
 

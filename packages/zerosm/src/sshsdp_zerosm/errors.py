@@ -1,5 +1,7 @@
 """What a transport raises. All derive from TransportError."""
 
+from collections.abc import Sequence
+
 
 class TransportError(RuntimeError):
     """The transport can't do what was asked, or has failed earlier."""
@@ -41,17 +43,31 @@ class WaitTimeoutError(TransportError):
         channel: the name of the counter.
         expected: the count that was needed.
         seen: the count at the end of the wait.
+        chain: the ranks that wait for each other from `peer` on, as far as it is known; the last
+            one keeps all others waiting.
     """
 
     def __init__(
-        self, rank: int, peer: int, channel: str, expected: int, seen: int, after: float
+        self,
+        rank: int,
+        peer: int,
+        channel: str,
+        expected: int,
+        seen: int,
+        after: float,
+        chain: Sequence[int] = (),
+        remedy: str = "",
     ) -> None:
         self.peer = peer
         self.channel = channel
         self.expected = expected
         self.seen = seen
+        self.chain = tuple(chain) or (peer,)
+        waits = zip(self.chain, self.chain[1:], strict=False)
+        others = "".join(f"Rank {each} waits for rank {other} itself. " for each, other in waits)
         super().__init__(
             f"rank {rank} waited {after:g} s for rank {peer} on channel {channel!r}: expected a "
-            f"count of {expected}, got {seen}. Rank {peer} is alive but late: look at what it does "
-            f"or pass a longer timeout to connect()"
+            f"count of {expected}, got {seen}. {others}"
+            + (remedy or f"Rank {self.chain[-1]} is alive but late: look at what it does")
+            + " or pass a longer timeout to connect()"
         )

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from sshsdp_zerosm.board import ABORTED, Board
+from sshsdp_zerosm.board import ABORTED, AWAITED, Board
 from sshsdp_zerosm.errors import AbortedError, PeerClosedError, PeerDiedError, TransportError
 
 
@@ -30,6 +30,20 @@ def find_abort(boards: Sequence[Board]) -> AbortedError | None:
         if board.words[ABORTED]:
             return AbortedError(f"rank {rank} aborted: {board.reason}")
     return None
+
+
+def chain_of_waits(boards: Sequence[Board], first: int) -> tuple[int, ...]:
+    """`first`, the rank that it waits for, the rank that this one waits for, and so on."""
+    chain = [first]
+    while (awaited := boards[chain[-1]].words[AWAITED] - 1) >= 0 and awaited not in chain:
+        chain.append(awaited)
+    return tuple(chain)
+
+
+def give_up(board: Board, error: TransportError) -> None:
+    """This rank waits no longer, for good: whoever waits for it should hear why, and now."""
+    board.reason = f"{type(error).__name__}: {error}"
+    board.words[ABORTED] = 1
 
 
 def peers_died(rank: int, peers: Iterable[int]) -> PeerDiedError:

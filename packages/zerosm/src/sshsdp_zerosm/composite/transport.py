@@ -10,6 +10,7 @@ from sshsdp_zerosm.agreement import agree_on_arena, agree_on_success
 from sshsdp_zerosm.arena import Arena, Memory, padded
 from sshsdp_zerosm.board import BOARD_BYTES, Board
 from sshsdp_zerosm.composite.waiter import CompositeWaiter
+from sshsdp_zerosm.distress import Distress
 from sshsdp_zerosm.errors import PeerClosedError, TransportError
 from sshsdp_zerosm.mailbox import Kind
 from sshsdp_zerosm.meeting import Meeting
@@ -39,7 +40,8 @@ class CompositeTransport(Transport):
         self._hosts = meeting.hosts
         with contextlib.ExitStack() as stack:
             cards = {peer: meeting.cards[peer] for peer in near}
-            self._node = Node(rank, cards, listener, timeout)
+            distress = Distress(meeting.store, rank, topology.world)
+            self._node = Node(rank, cards, listener, distress, timeout)
             stack.callback(self._node.close)
             shared = self._node.share_boards()
             boards = [shared.get(peer) or Board.local() for peer in range(topology.world)]

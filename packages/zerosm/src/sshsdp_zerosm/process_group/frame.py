@@ -25,7 +25,7 @@ class FrameKind(IntEnum):
     ABORT = 4
     """The sender aborted; payload: why."""
     PLACE = 5
-    """Nothing but how far the sender is."""
+    """How far the sender is. a: the rank that it waits for, plus 1."""
     REPORT = 6
     """What the sender has run; payload: see Order."""
     LAST = 7

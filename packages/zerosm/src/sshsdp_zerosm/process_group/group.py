@@ -57,8 +57,18 @@ def open_group(rank: int, world: int, store: Any, timeout: float) -> Group:
     except RuntimeError as error:
         raise TransportError(
             f"rank {rank}: expected gloo to connect {world} ranks within {timeout:g} s, got: "
-            f"{error}. If the hosts reach each other by another interface, name it in "
-            f"GLOO_SOCKET_IFNAME"
+            f"{error}.{_silent(kept, world)} If the hosts reach each other by another interface, "
+            f"name it in GLOO_SOCKET_IFNAME"
         ) from error
     found: Group = group
     return found
+
+
+def _silent(store: Any, world: int) -> str:
+    """Which ranks have not shown gloo's address, where some have."""
+    try:
+        ranks = [rank for rank in range(world) if not store.check([f"0/{rank}"])]
+    except RuntimeError:
+        return ""
+    listed = ", ".join(f"rank {rank}" for rank in ranks)
+    return f" No address came from {listed}." if 0 < len(ranks) < world else ""

@@ -1,5 +1,6 @@
 """One rank's connections to ranks whose memory it doesn't share."""
 
+import contextlib
 import json
 import threading
 import time
@@ -8,15 +9,16 @@ from datetime import timedelta
 
 import torch
 
-from sshsdp_zerosm.board import ABORTED, BARRIER, CLOSED, EXCHANGE, GENERATION, Board
-from sshsdp_zerosm.errors import OrderError, PeerDiedError, TransportError
+from sshsdp_zerosm.board import ABORTED, AWAITED, BARRIER, CLOSED, EXCHANGE, GENERATION, Board
+from sshsdp_zerosm.distress import Distress
+from sshsdp_zerosm.errors import OrderError, PeerDiedError, TransportError, WaitTimeoutError
 from sshsdp_zerosm.meeting import Meeting
 from sshsdp_zerosm.process_group.frame import Frame, FrameKind
-from sshsdp_zerosm.process_group.group import open_group
+from sshsdp_zerosm.process_group.group import Group, open_group
 from sshsdp_zerosm.process_group.order import Order
 from sshsdp_zerosm.process_group.receiver import Receiver
 from sshsdp_zerosm.process_group.sender import NOBODY, Sender, as_payload
-from sshsdp_zerosm.waiter import find_abort, peer_closed, peers_died
+from sshsdp_zerosm.waiter import find_abort, give_up, peer_closed, peers_died
 
 _STUCK = 0.5  # seconds without progress after which a rank says where it is
 _ANSWERS = 2.0  # seconds to wait for the others' reports
@@ -63,10 +65,10 @@ class Network:
         self._lost: set[int] = set()
         self._left: set[int] = set()
         self._closing = False
-        self._reminded = 0
+        self._reminded = (0, rank)
         self._reported_at: float | None = None
         self._report_lock = threading.Lock()
-        group = open_group(rank, len(boards), meeting.store, meeting.timeout)
+        group = _open_group(meeting)
         self._group = group
         peers = [peer for peer in range(len(boards)) if peer != rank]
         self._senders = {
@@ -128,7 +130,7 @@ class Network:
             return peers_died(self._rank, self._lost)
         if self._boards[source].words[CLOSED]:
             return peer_closed(self._rank, source)
-        self._remind()
+        self._remind(source)
         return None
 
     def awaits(self, peer: int) -> bool:
@@ -138,9 +140,12 @@ class Network:
         return peer not in self._left and peer not in self._lost
 
     def note(self, error: TransportError) -> None:
-        """This rank has failed: what it knows of the dead is told to the others at the end."""
+        """This rank has failed: of the dead the others hear at the end, of the late ones now."""
         if isinstance(error, PeerDiedError):
             self._lost.update(error.peers)
+        if isinstance(error, WaitTimeoutError):
+            give_up(self._boards[self._rank], error)
+            self.announce(ABORTED, self._far)
 
     def close(self) -> None:
         """Take leave of everyone; returns when the others have answered, or don't."""
@@ -171,6 +176,8 @@ class Network:
         """See Inbox."""
         board = self._boards[peer]
         kind = FrameKind(frame.kind)
+        if peer in self._far:
+            board.words[AWAITED] = frame.a if kind is FrameKind.PLACE else 0
         if kind is FrameKind.WORD:
             board.words[frame.a + 1] = frame.c
             board.words[frame.a] = frame.b
@@ -235,6 +242,7 @@ class Network:
         if error is None:
             self.lose(peer)
         else:
+            self.note(error)
             self.fail(error)
 
     def _settle(self) -> None:
@@ -251,13 +259,16 @@ class Network:
             if self.order.complete(there) or time.monotonic() > self._reported_at + _ANSWERS:
                 self.fail(OrderError(self.order.explain(range(len(self._boards)))))
 
-    def _remind(self) -> None:
-        """Say where this rank is if it has been there for long: a peer may be elsewhere."""
-        runs, _ = self.order.place
-        if runs > self._reminded and time.monotonic() > self.order.since + _STUCK:
-            self._reminded = runs
+    def _remind(self, source: int) -> None:
+        """Say where this rank is, and for whom it waits, if it has been there for long.
+
+        A peer may be elsewhere, or wait for this rank.
+        """
+        place = self.order.place[0], source
+        if place != self._reminded and time.monotonic() > self.order.since + _STUCK:
+            self._reminded = place
             for sender in self._senders.values():
-                sender.send(FrameKind.PLACE)
+                sender.send(FrameKind.PLACE, source + 1)
 
     def _join(self, deadline: float) -> None:
         for receiver in self._receivers:
@@ -265,8 +276,19 @@ class Network:
 
     def _break_connections(self) -> None:
         peer = next(iter(self._senders))
-        never = self._group.recv([torch.empty(1, dtype=torch.uint8)], peer, NOBODY)
-        try:
+        with contextlib.suppress(RuntimeError):  # always: of the time, or of a broken connection
+            never = self._group.recv([torch.empty(1, dtype=torch.uint8)], peer, NOBODY)
             never.wait(timedelta(milliseconds=1))
-        except RuntimeError:
-            return
+
+
+def _open_group(meeting: Meeting) -> Group:
+    """Connect over gloo, which knows one timeout and no reasons, when all ranks are ready to."""
+    rank, world = meeting.rank, len(meeting.cards)
+    distress = Distress(meeting.store, rank, world)
+    distress.gather(meeting.timeout)
+    try:
+        return open_group(rank, world, meeting.store, meeting.timeout)
+    except TransportError as error:
+        if heard := distress.hear():
+            raise heard from error
+        raise

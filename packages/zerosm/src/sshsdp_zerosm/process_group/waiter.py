@@ -3,9 +3,10 @@
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from sshsdp_zerosm.board import Board
+from sshsdp_zerosm.board import AWAITED, Board
 from sshsdp_zerosm.errors import TransportError, WaitTimeoutError
 from sshsdp_zerosm.process_group.network import Network
+from sshsdp_zerosm.waiter import chain_of_waits
 
 _SLICE = 0.02  # seconds between looks at the others' health; a message wakes at once
 
@@ -38,12 +39,23 @@ class NetworkWaiter:
 
     def wait(self, source: int, word: int, need: int, channel: str) -> None:
         """See Waiter.wait."""
+        own = self._boards[self._rank].words
+        own[AWAITED] = source + 1
+        try:
+            self._wait(source, word, need, channel)
+        finally:
+            own[AWAITED] = 0
+
+    def _wait(self, source: int, word: int, need: int, channel: str) -> None:
         words = self._boards[source].words
         deadline = time.monotonic() + self._timeout
         while (seen := words[word]) < need:
             error = self._check(source)
             if error is None and time.monotonic() >= deadline:
-                error = WaitTimeoutError(self._rank, source, channel, need, seen, self._timeout)
+                chain = chain_of_waits(self._boards, source)
+                error = WaitTimeoutError(
+                    self._rank, source, channel, need, seen, self._timeout, chain
+                )
             if error is not None:
                 if words[word] >= need:
                     return

@@ -1,6 +1,7 @@
 """Memory from its creators to all ranks of the node."""
 
 import mmap
+import os
 from collections.abc import Sequence
 
 from sshsdp_zerosm.errors import TransportError
@@ -34,24 +35,43 @@ class Handover:
         """
         self._tag += 1
         errors: list[str] = []
-        descriptor = None
-        if self._rank in creators:
-            try:
-                descriptor = create(name, nbytes)
-            except OSError as error:
-                errors.append(f"can't reserve {nbytes} bytes ({error})")
-            for peer in self._ranks:
-                if peer != self._rank:
-                    self._mesh.send(peer, self._tag, descriptor)
+        received: dict[int, int | None] = {}
+        try:
+            if self._rank in creators:
+                received[self._rank] = self._create(name, nbytes, errors)
+            for creator in creators:
+                if creator != self._rank:
+                    received[creator] = self._mesh.receive(creator, self._tag)
+        except BaseException:
+            for descriptor in received.values():
+                if descriptor is not None:
+                    os.close(descriptor)
+            raise
         mappings: dict[int, mmap.mmap] = {}
         for creator in creators:
-            own = creator == self._rank
-            received = descriptor if own else self._mesh.receive(creator, self._tag)
-            if received is None:
+            descriptor = received[creator]
+            if descriptor is None:
                 errors.append(f"got no memory from rank {creator}")
                 continue
             try:
-                mappings[creator] = map_memory(received, nbytes)
+                mappings[creator] = map_memory(descriptor, nbytes)
             except (OSError, TransportError) as error:
                 errors.append(f"can't map the memory of rank {creator} ({error})")
         return mappings, errors
+
+    def _create(self, name: str, nbytes: int, errors: list[str]) -> int | None:
+        """Make this rank's memory and hand it to the others; None, and why, if there is none."""
+        descriptor = None
+        try:
+            descriptor = create(name, nbytes)
+        except OSError as error:
+            errors.append(f"can't reserve {nbytes} bytes ({error})")
+        try:
+            for peer in self._ranks:
+                if peer != self._rank:
+                    self._mesh.send(peer, self._tag, descriptor)
+        except BaseException:
+            if descriptor is not None:
+                os.close(descriptor)
+            raise
+        return descriptor

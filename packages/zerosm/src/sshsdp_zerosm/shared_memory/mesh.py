@@ -7,7 +7,8 @@ import time
 from collections.abc import Mapping
 
 from sshsdp_zerosm.card import Card
-from sshsdp_zerosm.errors import PeerDiedError, TransportError, WaitTimeoutError
+from sshsdp_zerosm.distress import Distress
+from sshsdp_zerosm.errors import PeerDiedError, TransportError
 from sshsdp_zerosm.shared_memory.peers import Peers
 
 _HELLO = struct.Struct("<i32s")
@@ -20,12 +21,27 @@ class Mesh:
 
     Higher ranks connect to lower ones. Both ends check the other's user and process id with the
     kernel (SO_PEERCRED); the connecting end also says the listener's token.
+
+    Args:
+        rank: this rank.
+        cards: of the node's ranks.
+        peers: their health.
+        distress: what ranks that can't go on have said.
+        timeout: seconds that a wait may take.
     """
 
-    def __init__(self, rank: int, cards: Mapping[int, Card], peers: Peers, timeout: float) -> None:
+    def __init__(
+        self,
+        rank: int,
+        cards: Mapping[int, Card],
+        peers: Peers,
+        distress: Distress,
+        timeout: float,
+    ) -> None:
         self._rank = rank
         self._cards = cards
         self._peers = peers
+        self._distress = distress
         self._timeout = timeout
         self._sockets: dict[int, socket.socket] = {}
 
@@ -47,6 +63,7 @@ class Mesh:
             self._check(missing[0], deadline)
             with contextlib.suppress(TimeoutError):
                 self._admit(listener.accept()[0])
+        self._distress.awaits(self._rank)
 
     def send(self, peer: int, tag: int, descriptor: int | None) -> None:
         """Hand a descriptor to `peer`, or tell it that there is none."""
@@ -62,18 +79,18 @@ class Mesh:
         connection.settimeout(_SLICE)
         deadline = time.monotonic() + self._timeout
         while True:
-            self._check(peer, deadline)
             try:
                 message, descriptors, _, _ = socket.recv_fds(
                     connection, 8, 1, socket.MSG_CMSG_CLOEXEC
                 )
                 break
             except TimeoutError:
-                continue
+                self._check(peer, deadline)
             except ConnectionResetError as error:
                 raise self._gone(peer) from error
         if not message:
             raise self._gone(peer)
+        self._distress.awaits(self._rank)
         got = int.from_bytes(message, "little")
         if got != tag:
             raise TransportError(f"expected hand-over {tag} from rank {peer}, got {got}")
@@ -112,14 +129,21 @@ class Mesh:
             )
 
     def _check(self, peer: int, deadline: float) -> None:
-        if error := self._peers.check(peer):
+        # Who gave up has said so before its process ended: that comes first.
+        error = self._distress.hear() or self._peers.check(peer)
+        self._distress.awaits(peer)
+        if error is None and time.monotonic() >= deadline:
+            error = self._distress.timeout(peer, "hand-over", self._timeout)
+        if error is not None:
+            # Told before the sockets close, or the others would take this rank for the cause.
+            self._distress.tell(error)
             raise error
-        if time.monotonic() >= deadline:
-            raise WaitTimeoutError(self._rank, peer, "hand-over", 1, 0, self._timeout)
 
     def _gone(self, peer: int) -> TransportError:
         """The end of a connection: name the rank that died, if there is one, not who gave up."""
-        return self._peers.check(peer) or PeerDiedError(
+        if error := self._distress.hear() or self._peers.check(peer):
+            return error
+        return PeerDiedError(
             f"rank {peer} died or gave up while it was connected to rank {self._rank}: look at its "
             f"output and start all ranks again",
             (peer,),

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from sshsdp_zerosm.arena import Memory, padded
 from sshsdp_zerosm.board import BOARD_BYTES, Board
 from sshsdp_zerosm.card import Card
+from sshsdp_zerosm.distress import Distress
 from sshsdp_zerosm.errors import TransportError
 from sshsdp_zerosm.shared_memory.handover import Handover
 from sshsdp_zerosm.shared_memory.memory import as_array
@@ -27,6 +28,7 @@ class Node:
         rank: this rank.
         cards: of the node's ranks, this one included.
         listener: the socket of this rank's card.
+        distress: what ranks that can't go on have said.
         timeout: seconds that a wait may take.
 
     Attributes:
@@ -38,7 +40,12 @@ class Node:
     """
 
     def __init__(
-        self, rank: int, cards: Mapping[int, Card], listener: socket.socket, timeout: float
+        self,
+        rank: int,
+        cards: Mapping[int, Card],
+        listener: socket.socket,
+        distress: Distress,
+        timeout: float,
     ) -> None:
         self.ranks = tuple(sorted(cards))
         with contextlib.ExitStack() as stack:
@@ -46,7 +53,7 @@ class Node:
                 rank, {peer: card.pid for peer, card in cards.items() if peer != rank}
             )
             stack.callback(self.peers.close)
-            self._mesh = Mesh(rank, cards, self.peers, timeout)
+            self._mesh = Mesh(rank, cards, self.peers, distress, timeout)
             stack.callback(self._mesh.close)
             self._mesh.connect(listener)
             self._handover = Handover(rank, self.ranks, self._mesh)

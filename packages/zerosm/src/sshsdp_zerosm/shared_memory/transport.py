@@ -8,6 +8,7 @@ import numpy as np
 from sshsdp_zerosm.agreement import agree_on_arena, agree_on_success
 from sshsdp_zerosm.arena import Arena, Memory, padded
 from sshsdp_zerosm.board import BOARD_BYTES
+from sshsdp_zerosm.distress import Distress
 from sshsdp_zerosm.mailbox import Kind
 from sshsdp_zerosm.meeting import Meeting
 from sshsdp_zerosm.shared_memory.node import Node
@@ -29,7 +30,8 @@ class SharedMemoryTransport(Transport):
     def __init__(self, meeting: Meeting, listener: socket.socket) -> None:
         cards = dict(enumerate(meeting.cards))
         with contextlib.ExitStack() as stack:
-            self._node = Node(meeting.rank, cards, listener, meeting.timeout)
+            distress = Distress(meeting.store, meeting.rank, len(cards))
+            self._node = Node(meeting.rank, cards, listener, distress, meeting.timeout)
             stack.callback(self._node.close)
             boards = list(self._node.share_boards().values())
             self._node.peers.watch(boards)

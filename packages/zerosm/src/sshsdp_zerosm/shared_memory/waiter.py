@@ -5,9 +5,10 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from sshsdp_zerosm.board import SLEEPING, Board
+from sshsdp_zerosm.board import AWAITED, SLEEPING, Board
 from sshsdp_zerosm.errors import TransportError, WaitTimeoutError
 from sshsdp_zerosm.shared_memory.futex import Futex
+from sshsdp_zerosm.waiter import chain_of_waits, give_up
 
 _SPINS = 200  # reads, about 10 us: covers a peer that is right behind
 _YIELDS = 20
@@ -55,11 +56,13 @@ class FutexWaiter:
             os.sched_yield()
             if words[word] >= need:
                 return
+        self._own.words[AWAITED] = source + 1
         self._own.words[SLEEPING] = 1
         try:
             self._sleep(source, word, need, channel)
         finally:
             self._own.words[SLEEPING] = 0
+            self._own.words[AWAITED] = 0
 
     def wake(self, word: int, to: Iterable[int]) -> None:
         """See Waiter.wake."""
@@ -78,12 +81,17 @@ class FutexWaiter:
         while (seen := board.words[word]) < need:
             error = self._check(source)
             if error is None and time.monotonic() >= deadline:
-                error = WaitTimeoutError(self._rank, source, channel, need, seen, self._timeout)
+                chain = chain_of_waits(self._boards, source)
+                error = WaitTimeoutError(
+                    self._rank, source, channel, need, seen, self._timeout, chain
+                )
             if error is not None:
                 # It may have signalled after `seen` was read and before it ended.
                 if board.words[word] >= need:
                     return
                 self.failure = error
+                if isinstance(error, WaitTimeoutError):
+                    give_up(self._own, error)
                 raise error
             # The low half of the word, which comes first on little-endian machines.
             self._futex.wait(board.address + 8 * word, seen, _SLICE)
