@@ -123,6 +123,50 @@ def test_a_rank_that_gathers_once_more_is_named(layout):
     assert re.search("rank [023]: phase 'acquire' of schedule 'y'", text)
 
 
+@pytest.mark.parametrize("layout", ["2x1", "2x2"], indirect=True)
+def test_unordered_phases_are_run_when_a_rank_likes(layout):
+    """A wait, which sends nothing, early here and late there, among phases that do."""
+
+    def run(transport):
+        world = transport.world
+        others = [tuple(peer for peer in range(world) if peer != at) for at in range(world)]
+        schedule = Schedule(
+            "talk",
+            world,
+            {
+                "say": [(Signal("said", others[at]),) for at in range(world)],
+                "hear": [tuple(Wait(peer, "said") for peer in others[at]) for at in range(world)],
+            },
+            unordered=frozenset({"hear"}),
+        )
+        program = transport.compile(schedule)
+        transport.barrier()
+        early = ("say", "hear", "say", "say", "hear", "hear")
+        late = ("say", "say", "say", "hear", "hear", "hear")
+        for phase in early if transport.rank == 0 else late:
+            program.run(phase)
+        return transport.exchange(b"x")
+
+    for answer in layout.run_connected(run):
+        assert set(answer) == {b"x"}
+
+
+@pytest.mark.parametrize("layout", ["2x2"], indirect=True)
+def test_an_unordered_phase_that_sends_to_another_node_is_refused(layout):
+    def run(transport):
+        peers = {"near": (1, 0, 3, 2), "far": (2, 3, 0, 1)}
+        for name, to in peers.items():
+            phases = {"say": [(Signal(name, (peer,)),) for peer in to]}
+            schedule = Schedule(name, 4, phases, unordered=frozenset({"say"}))
+            if name == "near":
+                transport.compile(schedule)
+                continue
+            with pytest.raises(ValueError, match="nothing sent to another node in 'say', which"):
+                transport.compile(schedule)
+
+    layout.run_connected(run)
+
+
 def test_on_one_host_ranks_may_gather_in_any_order():
     def rank_main(rank):
         with connect(rank.rank, 2, rank.store, timeout=30) as transport:

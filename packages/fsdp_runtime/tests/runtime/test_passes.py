@@ -7,13 +7,14 @@ import pytest
 import torch
 from testing.ranks import Rank, RankError, run_ranks
 from torch import nn
+from torch.distributed import PrefixStore
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from sshsdp_fsdp_runtime import Sharding, Update, fully_shard
 from sshsdp_shardchain import Degrees
 from sshsdp_updates import SGD
-from sshsdp_zerosm import connect
+from sshsdp_zerosm import Topology, connect
 
 WIDTH, BLOCKS = 6, 5
 
@@ -65,8 +66,9 @@ def losses(model, seed, rank, together):
     return [parts[0] + parts[1], parts[2] + parts[3]] if together else parts
 
 
-def train(rank: Rank, model, seed, form, slots, degrees, together):
-    transport = connect(rank.rank, rank.world, rank.store, timeout=20)
+def train(rank: Rank, model, seed, form, slots, degrees, together, topology=None):
+    store = PrefixStore(f"{seed} {slots}", rank.store)
+    transport = connect(rank.rank, rank.world, store, timeout=20, topology=topology)
     sharded = fully_shard(
         copy.deepcopy(model),
         sharding=[Sharding("**", degrees)],
@@ -117,6 +119,26 @@ def test_ranks_may_take_different_branches_in_any_order(seed):
     for state in run_ranks(train, world, model, seed, form, slots, degrees, together, timeout=60):
         for name, value in expected.items():
             torch.testing.assert_close(state[name], value, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("topology", [Topology(2, 2), Topology(3, 1)], ids=["2x2", "3x1"])
+def test_so_may_ranks_of_several_nodes_that_gather_within_them(topology):
+    world, seed, per_node = topology.world, 20, topology.ranks_per_node
+    chains = [(per_node, per_node, world), (1, world, world), (1, 1, world)]
+    torch.manual_seed(seed)
+    model = Branching().double()
+
+    def main(rank):
+        return [
+            train(rank, model, seed, "auto", slots, Degrees(*chain), slots == 2, topology)
+            for slots, chain in enumerate(chains, 1)
+        ]
+
+    expected = plain(copy.deepcopy(model), seed, world)
+    for states in run_ranks(main, world, timeout=60):
+        for state in states:
+            for name, value in expected.items():
+                torch.testing.assert_close(state[name], value, rtol=1e-10, atol=1e-12)
 
 
 def skip_a_backward(rank: Rank, model):

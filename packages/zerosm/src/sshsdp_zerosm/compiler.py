@@ -60,7 +60,8 @@ class Compiler:
 
         Raises:
             ValueError: another world, an unknown arena, a region outside its arena, a read of
-                memory on another node, or a channel used by two groups.
+                memory on another node, a channel used by two groups, or an unordered phase that
+                sends to another node.
         """
         if schedule.world != len(self._boards):
             raise ValueError(
@@ -75,9 +76,24 @@ class Compiler:
         for name, ops in own.items():
             for op in ops:
                 self._check_readable(schedule, op)
-            steps = [] if self._remote is None else [self._remote.start(schedule.name, name)]
-            phases[name] = Phase(name, [*steps, *(self._step(op) for op in ops)])
+            steps = [self._step(op) for op in ops]
+            if name in schedule.unordered:
+                self._check_sends_nothing(schedule, name, ops)
+            elif self._remote is not None:
+                steps.insert(0, self._remote.start(schedule.name, name))
+            phases[name] = Phase(name, steps)
         return Program(schedule.name, phases, host)
+
+    def _check_sends_nothing(self, schedule: Schedule, phase: str, ops: Sequence[Op]) -> None:
+        for op in ops:
+            targets = op.to if isinstance(op, Signal) else ()
+            if isinstance(op, Put):
+                targets = (op.target.rank,)
+            if far := [peer for peer in targets if not self._addressable(peer)]:
+                raise ValueError(
+                    f"schedule {schedule.name!r}: expected nothing sent to another node in "
+                    f"{phase!r}, which is unordered, got {op} of rank {self._rank} to {far}"
+                )
 
     def _check_readable(self, schedule: Schedule, op: Op) -> None:
         sources: tuple[Region, ...] = ()

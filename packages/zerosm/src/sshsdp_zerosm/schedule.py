@@ -32,6 +32,8 @@ class Schedule:
             may be more than are used.
         least_between: rank -> its share of the bytes that no algorithm can avoid to move between
             nodes in one run of all phases; the shares of all ranks add up. None if not known.
+        unordered: phases that a rank may run earlier or later among other programs than its peers
+            do, or not at all, also where order matters; they send nothing to another node.
 
     Raises:
         ValueError: an operation that its rank may not do, that names a rank outside the world, or
@@ -43,6 +45,7 @@ class Schedule:
     phases: Mapping[str, RankOps]
     channels: tuple[str, ...] = ()
     least_between: Callable[[int], int] | None = None
+    unordered: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "phases", MappingProxyType(dict(self.phases)))

@@ -1,12 +1,18 @@
 """The plan's communication as zerosm schedules: one per group or atom and purpose."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sshsdp_fsdp_runtime.plan.atom import AtomPlan, WeightForm
 from sshsdp_fsdp_runtime.plan.group import GroupPlan
 from sshsdp_fsdp_runtime.plan.plan import Plan
-from sshsdp_fsdp_runtime.plan.storage import CHUNK_BYTES, PARTIALS, Field, reduced_atoms
+from sshsdp_fsdp_runtime.plan.storage import (
+    CHUNK_BYTES,
+    PARTIALS,
+    Field,
+    gathered_within_nodes,
+    reduced_atoms,
+)
 from sshsdp_shardchain import Degrees, Level
 from sshsdp_zerosm import (
     Op,
@@ -51,7 +57,10 @@ class ScheduleBook:
         return Region(self._prefix + span.arena, rank, span.offset, span.nbytes)
 
     def gather(self, group: GroupPlan) -> Schedule | None:
-        """Phase "gather": the group's full weights become readable; None if they always are."""
+        """Phase "gather": the group's full weights become readable; None if they always are.
+
+        Where that stays within nodes, ranks gather as their own forwards and backwards have it.
+        """
         parts = []
         for atom in group.atoms:
             if atom.form is WeightForm.ALIASED:
@@ -60,7 +69,11 @@ class ScheduleBook:
                 parts.append(
                     self._gather(atom, (Level.FULL, Level.ZERO3), (Field.SHARD, Field.WEIGHTS))
                 )
-        return merge(f"{self._prefix}gather {group.label}", parts) if parts else None
+        if not parts:
+            return None
+        work = merge(f"{self._prefix}gather {group.label}", parts)
+        within = all(gathered_within_nodes(atom, self._plan.topology) for atom in group.atoms)
+        return replace(work, unordered=frozenset({"gather"} if within else ()))
 
     def gather_shards(self) -> Schedule | None:
         """Phase "gather", once per update: w at ZeRO-1 becomes w at ZeRO-3; None if it is that."""
@@ -108,6 +121,7 @@ class ScheduleBook:
             },
             work.channels,
             work.least_between,
+            frozenset({"acquire"}),  # when a group is first written to is each rank's own affair
         )
 
     def reduce_sums(self, atom: AtomPlan) -> Schedule | None:

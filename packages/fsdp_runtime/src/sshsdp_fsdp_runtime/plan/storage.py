@@ -165,6 +165,11 @@ def gathered_atoms(group: GroupPlan) -> tuple[AtomPlan, ...]:
     return tuple(a for a in group.atoms if a.form is WeightForm.GATHERED)
 
 
+def gathered_within_nodes(atom: AtomPlan, topology: Topology) -> bool:
+    """Whether no rank needs another node for the atom's full weights between updates."""
+    return topology.ranks_per_node % atom.degrees.zero3 == 0
+
+
 def align_bytes(nbytes: int) -> int:
     """Round up to a multiple of `ALIGN_BYTES`."""
     return -(-nbytes // ALIGN_BYTES) * ALIGN_BYTES

@@ -8,12 +8,15 @@ from sshsdp_fsdp_runtime.plan.model_spec import ModelSpec
 from sshsdp_zerosm import Op, Put, Region, Schedule, Signal, Topology, Wait
 
 HEADER_BYTES = 18  # lowest and highest kind (1 byte each) and count of passes (8 each)
-LIVE_BYTES = 16  # numbers that a rank shows outside of turns
+LIVE_BYTES = 16  # what a rank shows when it opens a turn: the kind of it, and a count
 
 
 @dataclass(frozen=True, slots=True)
 class Votes:
     """Every rank posts one message per turn; all of them are merged, within nodes first.
+
+    Before, as soon as it knows what kind of turn this is for itself, it opens the turn by showing
+    two live numbers, which the others may wait for before they decide what theirs is.
 
     A rank's memory holds, one after another: the live numbers of all ranks; its own message; where
     there are several nodes also the merged message of its node, and those of the other nodes as
@@ -57,12 +60,15 @@ class Votes:
         return self._message(turn, 2 + node)
 
     def schedule(self, arena: str) -> Schedule:
-        """Phases "show"; per turn "post", "collect"; between nodes "send0" or "send1", "arrive".
+        """Phases of a turn: "open", "opened", "post", "collect"; between nodes "send0", "arrive".
 
-        The digit is that of the turn, modulo 2.
+        In every other turn "send0" is "send1".
         """
-        channel, rails = f"{arena}.posted", f"{arena}.rails"
+        channels = opened, posted, rails = [f"{arena}.{c}" for c in ("opened", "posted", "rails")]
         topology = self.topology
+
+        def others(rank: int) -> tuple[int, ...]:
+            return tuple(peer for peer in range(topology.world) if peer != rank)
 
         def peers(rank: int) -> tuple[int, ...]:
             node = topology.node_of(rank)
@@ -79,9 +85,10 @@ class Votes:
         def put(rank: int, peer: int, source: slice, target: slice) -> Put:
             return Put(_region(arena, rank, source), _region(arena, peer, target))
 
-        def show(rank: int) -> Sequence[Op]:
+        def open_turn(rank: int) -> Sequence[Op]:
             live = self.live(rank)
-            return [put(rank, peer, live, live) for peer in foreign(rank)]
+            shown = [put(rank, peer, live, live) for peer in foreign(rank)]
+            return [*shown, Signal(opened, others(rank))]
 
         def send(rank: int, turn: int) -> Sequence[Op]:
             target = self.arrived(turn, topology.node_of(rank))
@@ -92,14 +99,16 @@ class Votes:
             arena,
             topology.world,
             {
-                "show": show,
-                "post": lambda rank: [Signal(channel, peers(rank))],
-                "collect": lambda rank: [Wait(peer, channel) for peer in peers(rank)],
+                "open": open_turn,
+                "opened": lambda rank: [Wait(peer, opened) for peer in others(rank)],
+                "post": lambda rank: [Signal(posted, peers(rank))],
+                "collect": lambda rank: [Wait(peer, posted) for peer in peers(rank)],
                 "send0": lambda rank: send(rank, 0),
                 "send1": lambda rank: send(rank, 1),
                 "arrive": lambda rank: [Wait(peer, rails) for peer in rail(rank)],
             },
-            (channel, rails),
+            tuple(channels),
+            unordered=frozenset({"opened"}),  # some ranks look, others know already
         )
 
     @property

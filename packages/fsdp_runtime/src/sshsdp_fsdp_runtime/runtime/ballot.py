@@ -11,7 +11,7 @@ from sshsdp_fsdp_runtime.plan.votes import HEADER_BYTES
 from sshsdp_fsdp_runtime.runtime.labelled_program import LabelledProgram
 from sshsdp_zerosm import Arena, Transport
 
-_VALUE, _POSTED = 0, 1  # numbers that a rank shows outside of turns: a value, and turns posted
+_KIND, _TOTAL = 0, 1  # numbers that a rank shows when it opens a turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,20 +55,25 @@ class Vote:
 
 
 class Ballot:
-    """Every rank posts a vote; collecting returns what all ranks say together.
+    """Every rank opens a turn, then posts a vote; collecting returns what all say together.
 
-    Posting never blocks.
+    Opening and posting never block.
 
     Args:
         votes: the plan of its memory.
         transport: connects the ranks.
         arena: that memory.
+
+    Attributes:
+        opened: this rank has opened the turn.
+        posted: it has posted its vote, and not collected.
     """
 
     def __init__(self, votes: Votes, transport: Transport, arena: Arena) -> None:
         self._votes = votes
         self._turn = 0
-        self.open = False
+        self.opened = False
+        self.posted = False
         topology = votes.topology
         self._rank = transport.rank
         self._node = topology.node_of(self._rank)
@@ -82,39 +87,48 @@ class Ballot:
         ]
         program = transport.compile(votes.schedule(arena.name))
         self._program = LabelledProgram(program, "votes")
+        self._waited = False
+
+    def open(self, kind: int, total: int) -> None:
+        """Show the others of what kind the turn is here, and a count of passes."""
+        assert not self.opened
+        self._numbers[self._rank][:] = (kind, total)
+        self._program.run("open")
+        self.opened = True
+
+    def openings(self) -> list[tuple[int, int]]:
+        """Wait until all ranks have opened the turn; their kinds and counts, before the vote."""
+        assert self.opened
+        # Nobody opens the next turn, which changes the numbers, before this rank has voted.
+        assert not self.posted
+        self._wait_for_openings()
+        return [(int(own[_KIND]), int(own[_TOTAL])) for own in self._numbers]
 
     def post(self, vote: Vote) -> None:
         """Make `vote` readable by the others."""
-        assert not self.open
+        assert self.opened
+        assert not self.posted
         self._write(self._votes.own(self._turn), vote)
-        self._numbers[self._rank][_POSTED] = self._turn + 1
-        self._program.run("show")
         self._program.run("post")
-        self.open = True
+        self.posted = True
 
     def collect(self) -> Vote:
         """Wait until all ranks have posted this turn; what they say together."""
-        assert self.open
+        assert self.posted
+        self._wait_for_openings()
         self._program.run("collect")
         own = self._votes.own(self._turn)
         vote = Vote.merged([Vote.read(m[own].tobytes()) for m in self._memories.values()])
         if self._votes.topology.nodes > 1:
             vote = self._merge_nodes(vote)
-        self.open = False
+        self.opened = self.posted = self._waited = False
         self._turn += 1
         return vote
 
-    def show(self, value: int) -> None:
-        """Show a number to the others at once, outside of any turn."""
-        self._numbers[self._rank][_VALUE] = value
-        self._program.run("show")
-
-    def shown_by_absent(self) -> list[int]:
-        """The numbers that ranks show which have not posted this turn; it must be open here."""
-        assert self.open
-        # The value first: a rank that went on after this turn has posted it before.
-        shown = [(int(own[_VALUE]), int(own[_POSTED])) for own in self._numbers]
-        return [value for value, posted in shown if posted <= self._turn]
+    def _wait_for_openings(self) -> None:
+        if not self._waited:
+            self._program.run("opened")
+            self._waited = True
 
     def _merge_nodes(self, vote: Vote) -> Vote:
         """Tell the other nodes what this one says; what all of them say together."""

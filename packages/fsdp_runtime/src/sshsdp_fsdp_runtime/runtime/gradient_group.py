@@ -74,6 +74,13 @@ class GradientGroup:
         """Whether the group takes part in reductions."""
         return self._program is not None
 
+    def begin_pass(self) -> None:
+        """Nothing is seen yet; what has been frozen since the plan was made is not waited for."""
+        with torch._C.DisableTorchFunctionSubclass():
+            handles = (*self.reduced, *self.in_place)
+            frozen = [h.index for h in handles if not h.parameter.requires_grad]
+        self.seen = sum(self._bits[index] for index in frozen)
+
     def see(self, handle: "ParameterHandle") -> None:
         """Note that a parameter's gradient is complete so far."""
         self.seen |= self._bits[handle.index]

@@ -113,7 +113,9 @@ class Gradients:
         self._squares = None
 
     def _show(self, handle: ParameterHandle) -> ShardedGradient | None:
-        return None if self._passes.count == 0 else ShardedGradient(self, handle)
+        if self._passes.count == 0 or not (handle.used or handle.parameter.requires_grad):
+            return None
+        return ShardedGradient(self, handle)
 
     def _on_change(self) -> None:
         """Gradients are about to change: what was final becomes one replica's contribution."""

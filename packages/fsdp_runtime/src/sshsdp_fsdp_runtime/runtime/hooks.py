@@ -98,8 +98,7 @@ def _guard_root(model: nn.Module, state: RuntimeState) -> list[RemovableHandle]:
     places, links = _places(model, state), _links(model)
 
     def before(module: nn.Module, _args: Any) -> None:
-        if torch._C._current_graph_task_id() == -1:
-            state.passes.check_idle()
+        state.passes.recover()
         if any(children.get(key) is not child for children, key, child in links):
             _check_reachable(module, places)
             links[:] = _links(module)
@@ -137,7 +136,8 @@ def _check_usable(places: list[Place], state: RuntimeState) -> None:
         if handle.passes is None and handle.parameter.requires_grad:
             raise RuntimeError(
                 f"expected {handle.spec.name!r} to stay frozen, got requires_grad=True: the plan "
-                "gives it no gradient; unfreeze before fully_shard()"
+                "gives it no gradient; unfreeze before fully_shard(), and freeze it after that "
+                "for as long as it is to stand still"
             )
 
 

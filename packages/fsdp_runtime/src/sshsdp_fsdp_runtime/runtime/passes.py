@@ -5,19 +5,23 @@ computed; a rank contributes zeros for what it did not. Gradients that arrive af
 early reduction go to one closing reduction, for the groups that any rank reports as dirty when
 the pass has ended. So rank-dependent branches, shared parameters and any order of backward are
 right, and a rank that skips a backward is a named error instead of a wrong sum.
+
+A backward that raises leaves in the gradients what it had computed, as in plain PyTorch. Its pass
+ends with zeros for the rest, as soon as the rank uses the model again, so nobody hangs.
 """
 
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 
-from sshsdp_fsdp_runtime.runtime.ballot import Ballot, Vote
 from sshsdp_fsdp_runtime.runtime.gradient_group import GradientGroup
 from sshsdp_fsdp_runtime.runtime.handle import ParameterHandle
-
-PASS, FINALIZE = 1, 2  # kinds of votes
+from sshsdp_fsdp_runtime.runtime.tally import Tally, Turn
+from sshsdp_fsdp_runtime.runtime.weights import WeightGroup
 
 
 class Passes:
@@ -25,53 +29,64 @@ class Passes:
 
     Args:
         groups: in the order of reductions.
-        ballot: how ranks agree; None in a world of one.
-        abort: tells all ranks that this one can't go on.
-        ordered: every reduction comes at the same place among all communication on every rank,
-            as is needed between nodes; else each is made as soon as it would not wait.
+        weights: all groups of weights, dropped when a pass ends.
+        tally: counts passes, and agrees on them.
+        ordered: every reduction comes right before the next is announced, on every rank, as is
+            needed between nodes; else each is made as soon as it would not wait.
 
     Attributes:
         groups: in the order of reductions.
-        count: backward passes of this round, begun ones included.
         changed: called when main gradients change.
     """
 
     def __init__(
         self,
         groups: Sequence[GradientGroup],
-        ballot: Ballot | None,
-        abort: Callable[[str], None],
+        weights: Sequence[WeightGroup],
+        tally: Tally,
         *,
         ordered: bool,
     ) -> None:
         self.groups = tuple(groups)
-        self.count = 0
         self.changed: Callable[[], None] = lambda: None
         self.show_gradient: Callable[[ParameterHandle], Any] = lambda _handle: None
         self.drop_gradient: Callable[[ParameterHandle], None] = lambda _handle: None
+        self._weights = tuple(weights)
         self._order = tuple(group for group in groups if group.reduces)
         self._next = 0
         self._pending: deque[GradientGroup] = deque()
-        self._ballot = ballot
-        self._abort = abort
+        self._tally = tally
         self._ordered = ordered
         self._armed = False
-        self._total = 0
+        self._coming: Callable[[], object] = lambda: None  # the end that autograd will call
+        self._writing: ParameterHandle | None = None
+
+    @property
+    def count(self) -> int:
+        """Backward passes of this round, begun ones included."""
+        return self._tally.count
 
     # Events of autograd
 
     def arm(self) -> None:
         """A backward pass has begun; have its end reported. Called inside backward, idempotent."""
-        if self._armed:
+        if self._armed and self._coming() is not None:
             return
+        self.recover()
         self.settle()
-        self._armed = True
-        self.count += 1
-        self._total += 1
-        if self._ballot is not None:
-            self._ballot.show(self._total)
-        self.changed()
-        torch.autograd.Variable._execution_engine.queue_callback(self._end)
+        end = partial(self._end)
+        self._begin()
+        # The engine lets go of it where the backward raises, and then does not call it.
+        self._coming = weakref.ref(end)
+        torch.autograd.Variable._execution_engine.queue_callback(end)
+
+    def recover(self) -> None:
+        """End the last pass, if its backward raised half-way; no-op while it is running."""
+        if not self._armed or self._coming() is not None:
+            return
+        if self._writing is not None:
+            self._writing.written = False  # it may have raised in the middle of writing
+        self._end()
 
     def claim(self, handle: ParameterHandle) -> tuple[torch.Tensor, bool]:
         """Where to write a gradient, and whether to overwrite (or to add).
@@ -89,11 +104,14 @@ class Passes:
             if group.issued:
                 return group.claim_late(handle)
         first, handle.written = not handle.written, True
+        if first:
+            self._writing = handle
         return handle.gradient, first
 
     def complete(self, handle: ParameterHandle) -> None:
         """Autograd has nothing more for this parameter (so far)."""
         self.arm()
+        self._writing = None
         group = handle.gradients
         assert group is not None
         group.see(handle)
@@ -108,9 +126,22 @@ class Passes:
 
     def settle(self) -> None:
         """Finish the pass that has ended before: agree on late gradients and reduce them."""
-        if self._ballot is None or not self._ballot.open:
-            return
-        self._close(self._collect(PASS))
+        if self._tally.voting:
+            self._close(self._tally.collect(Turn.PASS))
+
+    def join(self) -> int:
+        """Take part, with zeros, in the passes that other ranks still make in this round.
+
+        Returns:
+            How many passes the round has.
+        """
+        self._check_ended()
+        self.settle()
+        while not self._tally.alone and self._tally.join():
+            self._begin()
+            self._end()
+            self.settle()
+        return self.count
 
     def drain(self) -> None:
         """Settle, and finish every reduction: main gradients hold all passes so far."""
@@ -125,60 +156,47 @@ class Passes:
         Raises:
             RuntimeError: ranks made different numbers of backward passes.
         """
-        used = sum(1 << handle.index for handle in handles if handle.used)
-        if self._ballot is not None:
-            self._post(FINALIZE, used)
-            ahead = [total for total in self._ballot.shown_by_absent() if total > self._total]
-            if ahead:
-                # A rank that is ahead may wait for this one's gradients: it must hear of it.
-                raise self._uneven([self._total, *ahead])
-            used = self._collect(FINALIZE)
+        used = self._tally.finalize(sum(1 << handle.index for handle in handles if handle.used))
         return [bool(used >> handle.index & 1) for handle in handles]
 
     def begin_round(self) -> None:
         """Drop all gradients."""
         self.drain()
-        self.count = 0
+        self._tally.begin_round()
         for group in self.groups:
             group.begin_round()
         self.changed()
 
-    def check_idle(self) -> None:
-        """Called when a forward begins outside of any backward.
-
-        Raises:
-            RuntimeError: the last backward raised half-way, so that ranks may disagree.
-        """
-        if self._armed and torch._C._current_graph_task_id() == -1:
-            raise RuntimeError(
-                "expected the last backward to finish, got one that raised: gradients of this "
-                "round are incomplete and ranks may disagree; rebuild the model and load a "
-                "checkpoint"
-            )
-
     # Internals
 
     def _check_ended(self) -> None:
+        self.recover()
         if self._armed:
             raise RuntimeError(
                 "expected the running backward to end first, got a request for finished gradients "
                 "from inside it; call step(), clip or read p.grad after backward() has returned"
             )
 
+    def _begin(self) -> None:
+        self._armed = True
+        self._tally.begin_pass()
+        for group in self.groups:
+            group.begin_pass()
+        self.changed()
+
     def _end(self) -> None:
         self._armed = False
+        self._writing = None
         while self._next < len(self._order):
             self._issue_next()
         self._next = 0
         dirty = sum(1 << index for index, group in enumerate(self._order) if group.dirty)
-        for group in self.groups:
-            group.seen = 0
-            for handle in (*group.reduced, *group.in_place):
-                handle.weights.reshard()
-        if self._ballot is None:
+        for weights in self._weights:
+            weights.reshard()
+        if self._tally.alone:
             self._close(dirty)
         else:
-            self._post(PASS, dirty)
+            self._tally.post(Turn.PASS, dirty)
 
     def _close(self, dirty: int) -> None:
         """Reduce once more the groups that any rank reports, given as bits in planned order."""
@@ -212,33 +230,11 @@ class Passes:
         group = self._order[self._next]
         if not group.opened:
             self._open(group)
+        while self._ordered and self._pending:
+            self._pending.popleft().reduce()
         group.announce()
         group.issued = True
         self._next += 1
         self._pending.append(group)
-        while len(self._pending) > 1 if self._ordered else self._first_is_ready():
+        while not self._ordered and self._pending and self._pending[0].can_reduce():
             self._pending.popleft().reduce()
-
-    def _first_is_ready(self) -> bool:
-        return bool(self._pending) and self._pending[0].can_reduce()
-
-    def _post(self, kind: int, bits: int) -> None:
-        assert self._ballot is not None
-        self._ballot.post(Vote((kind, kind), (self._total, self._total), bits))
-
-    def _collect(self, kind: int) -> int:
-        """The bits that any rank has set in a turn of this kind."""
-        assert self._ballot is not None
-        vote = self._ballot.collect()
-        if vote.kinds != (kind, kind) or vote.totals[0] != vote.totals[1]:
-            raise self._uneven(vote.totals)
-        return vote.bits
-
-    def _uneven(self, totals: Sequence[int]) -> RuntimeError:
-        text = (
-            "expected every rank to call backward equally often before gradients are used, got "
-            f"{sorted(set(totals))} backward passes on different ranks; give every rank as many "
-            "microbatches"
-        )
-        self._abort(text)
-        return RuntimeError(text)

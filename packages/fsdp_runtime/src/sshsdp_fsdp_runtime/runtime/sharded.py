@@ -89,6 +89,21 @@ class ShardedModule(nn.Module):
         """Make main gradients final now instead of in the next step. Collective."""
         self._sharded.gradients.finalize()
 
+    def join(self) -> int:
+        """Take part, with zeros, in backward passes that other ranks still make. Collective.
+
+        For ranks with different numbers of microbatches: every rank calls it once per round, after
+        its last backward and before gradients are used. Averages are still over all ranks.
+
+        Returns:
+            How many passes the round has, on the rank with the most; 0 where no rank had any.
+
+        Raises:
+            RuntimeError: some rank uses gradients without it (on every rank); weights are
+                gathered between nodes, which all ranks do together.
+        """
+        return self._sharded.join()
+
     def find_nonfinite(self) -> tuple[Nonfinite, ...]:
         """Weights, buffers, gradients and optimizer state that are inf or NaN. Collective.
 

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from sshsdp_fsdp_runtime.plan import PackPlan, Plan, ScheduleBook, Votes
-from sshsdp_fsdp_runtime.plan.storage import TEMPORARIES
+from sshsdp_fsdp_runtime.plan.storage import TEMPORARIES, gathered_within_nodes
 from sshsdp_fsdp_runtime.runtime.ballot import Ballot
 from sshsdp_fsdp_runtime.runtime.buffers import Buffers
 from sshsdp_fsdp_runtime.runtime.deferred_init import Construction
@@ -19,6 +19,7 @@ from sshsdp_fsdp_runtime.runtime.labelled_program import LabelledProgram
 from sshsdp_fsdp_runtime.runtime.packed import Packed
 from sshsdp_fsdp_runtime.runtime.passes import Passes
 from sshsdp_fsdp_runtime.runtime.steps import Steps, WeightUpdate
+from sshsdp_fsdp_runtime.runtime.tally import Tally
 from sshsdp_fsdp_runtime.runtime.weights import WeightGroup, WeightSlot
 from sshsdp_shardchain import ChainHolders, Level
 from sshsdp_updates import ShardedOptimizer, UpdateList, UpdateMember
@@ -50,7 +51,7 @@ class RuntimeState:
         self.transport = transport
         self._prefix = prefix
         self.buffers = Buffers(plan, transport, prefix)
-        ballot = self._ballot()
+        tally = Tally(self._ballot(), transport.abort)
         if plan.options.poison:
             self.buffers.poison()
         book = ScheduleBook(plan, prefix)
@@ -60,8 +61,8 @@ class RuntimeState:
         trainable = [handle for handle in self.handles if handle.buffers.atom.trainable]
         self.passes = Passes(
             self._gradient_groups(book),
-            ballot,
-            transport.abort,
+            list(self.weights.values()),
+            tally,
             ordered=plan.topology.nodes > 1,
         )
         for handle in trainable:
@@ -212,6 +213,18 @@ class RuntimeState:
             counted=rank < atom.degrees.zero1,
             holders=ChainHolders(atom.layout),
         )
+
+    def join(self) -> int:
+        """Take part in the passes of others; see `ShardedModule.join`."""
+        for atom in self.plan.atoms:
+            if not gathered_within_nodes(atom, self.plan.topology):
+                raise RuntimeError(
+                    "expected weights that are gathered within a node, so that a rank can sit out, "
+                    f"got zero3={atom.degrees.zero3} with {self.plan.topology.ranks_per_node} "
+                    "ranks per node; choose a zero3 that divides them, or give every rank as many "
+                    "microbatches"
+                )
+        return self.passes.join()
 
     def close(self) -> None:
         """Give the parameters ordinary empty storage and drop all buffers."""
