@@ -116,7 +116,12 @@ def test_no_file_grows_beyond_400_lines():
     assert {path: length for path, length in lengths.items() if length > 400} == {}
 
 
-def test_the_table_of_bugs_names_tests_that_exist():
-    table = (ROOT / "docs" / "bugs_of_others.md").read_text()
-    for path, name in re.findall(r"`([\w/]+\.py)::(\w+)", table):
+@pytest.mark.parametrize("text", sorted((ROOT / "docs").glob("*.md")), ids=lambda path: path.stem)
+def test_tests_that_a_page_names_exist(text):
+    for path, name in re.findall(r"`([\w/]+\.py)::(\w+)", text.read_text()):
         assert f"def {name}(" in (ROOT / path).read_text(), f"{path}::{name}"
+
+
+@pytest.mark.parametrize("page", ["bugs_of_others", "restrictions", "testing"])
+def test_pages_of_guards_name_tests(page):
+    assert re.search(r"\.py::test_", (ROOT / "docs" / f"{page}.md").read_text())
