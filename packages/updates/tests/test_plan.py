@@ -32,6 +32,13 @@ def one_list(members, degrees, world, name="list", dtype=torch.float32):
     return PlanList(name, dtype, planned, holders)
 
 
+class Copying(Muon):
+    """A rule whose stages over elements allocate more than those over units."""
+
+    def element_scratch(self, dtype):
+        return 1000 * dtype.itemsize
+
+
 @st.composite
 def plans(draw):
     world = draw(st.sampled_from([1, 2, 3, 4, 6]))
@@ -45,7 +52,7 @@ def plans(draw):
             )
             members[f"{index}.{number}"] = ((rows * draw(st.integers(0, 2)), cols), unit)
         lists.append(one_list(members, Degrees(1, 1, zero1), world, f"list{index}"))
-    rule = draw(st.sampled_from([Muon(), NorMuon(ns_dtype=torch.float32)]))
+    rule = draw(st.sampled_from([Muon(), Copying(), NorMuon(ns_dtype=torch.float32)]))
     return plan_updates(rule, lists, world, limit=draw(st.sampled_from([1, 500, 10**9])))
 
 
@@ -61,6 +68,35 @@ def traffic(plan):
                     messages = getattr(own, way)(stage, wave)
                     found.setdefault((wave, stage.name, way), {})[rank] = messages
     return found
+
+
+def calls_of(plan, rank, wave):
+    """What calls over one wave allocate: a batch of units of one shape each, or all elements."""
+    slot, rule = lay_out(plan, rank, wave), plan.rule
+    for batch in slot.batches:
+        yield len(batch.units) * rule.unit_scratch(batch.shape, batch.dtype)
+    dtypes = [plan.lists[item.unit.list].dtype for item in slot.held]
+    yield sum(
+        item.part.numel * rule.element_scratch(dtype)
+        for item, dtype in zip(slot.held, dtypes, strict=True)
+    )
+
+
+@given(plans())
+@settings(max_examples=60)
+def test_scratch_is_that_of_the_largest_call(plan):
+    most = max(
+        (
+            nbytes
+            for rank in range(plan.world)
+            for wave in range(len(plan.waves))
+            for nbytes in calls_of(plan, rank, wave)
+        ),
+        default=0,
+    )
+    assert most <= plan.scratch_nbytes
+    if len({item.holders.width for item in plan.lists}) == 1:  # else it is an upper bound
+        assert most == plan.scratch_nbytes
 
 
 @given(plans())

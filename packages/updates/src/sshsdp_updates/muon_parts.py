@@ -91,17 +91,24 @@ class OrthogonalizingRule(UpdateRule):
         """Return the memory of the iteration."""
         return newton_schulz_bytes(shape, self.ns_dtype)
 
+    def element_scratch(self, dtype: torch.dtype) -> int:
+        """Return the memory of looking ahead where u has another dtype than the momentum."""
+        return 0 if self.ns_dtype == dtype else dtype.itemsize
+
 
 def momentum(operands: Operands, scalars: Scalars) -> None:
     """Average gradients, in the arithmetic of ``torch.optim.Muon``, and look ahead into u."""
     gradients, averages = operands["main_grad"], operands["momentum_buffer"]
     decay = scalars["momentum"]
     torch._foreach_lerp_(averages, gradients, 1 - decay)
-    if scalars["nesterov"]:
-        ahead = torch._foreach_lerp(gradients, averages, decay)
-        torch._foreach_copy_(operands["u"], ahead)
-    else:
-        torch._foreach_copy_(operands["u"], averages)
+    u = operands["u"]
+    if not scalars["nesterov"]:
+        torch._foreach_copy_(u, averages)
+    elif u[0].dtype == averages[0].dtype:
+        torch._foreach_copy_(u, gradients)
+        torch._foreach_lerp_(u, averages, decay)
+    else:  # rounded once, at the end
+        torch._foreach_copy_(u, torch._foreach_lerp(gradients, averages, decay))
 
 
 def orthogonalize(operands: Operands, scalars: Scalars, *, scaled: bool) -> None:

@@ -39,9 +39,14 @@ def newton_schulz(
     length = torch.linalg.vector_norm(x, dim=(1, 2), keepdim=True)
     x.div_(length.mul_(norm).clamp_(min=eps))
     other = torch.empty_like(x)
+    gram = x.new_empty(len(x), x.shape[1], x.shape[1])
+    mixed = torch.empty_like(gram)
     for a, b, c in coefficients:
-        gram = torch.bmm(x, x.mT)
-        mixed = torch.baddbmm(gram, gram, gram, beta=b, alpha=c) if c else gram.mul_(b)
+        torch.bmm(x, x.mT, out=gram)
+        if c:
+            torch.baddbmm(gram, gram, gram, beta=b, alpha=c, out=mixed)
+        else:
+            torch.mul(gram, b, out=mixed)
         torch.baddbmm(x, mixed, x, beta=a, out=other)
         x, other = other, x
     return x.mT if tall else x
@@ -51,7 +56,7 @@ def newton_schulz_bytes(shape: tuple[int, ...], dtype: torch.dtype) -> int:
     """Return the bytes that `newton_schulz` allocates per matrix of `shape`."""
     short, long = min(shape), max(shape)
     matrix = -(-short * long * dtype.itemsize // _ALIGN) * _ALIGN
-    return 2 * matrix + 2 * short * short * dtype.itemsize
+    return 2 * matrix + 2 * short * short * dtype.itemsize + _ALIGN  # the last is for the norm
 
 
 def newton_schulz_cost(shape: tuple[int, ...], steps: int) -> int:

@@ -80,6 +80,10 @@ class NorMuon(OrthogonalizingRule):
         beta2 = hyperparameters["beta2"]
         require(0 <= beta2 < 1, "a beta2 in [0, 1)", "beta2", beta2)
 
+    def element_scratch(self, dtype: torch.dtype) -> int:
+        """Return the memory of v times the factors of its rows."""
+        return dtype.itemsize
+
 
 def _squares(operands: Operands, scalars: Scalars) -> None:  # noqa: ARG001
     for v, square in zip(operands["v"], operands["square_sum"], strict=True):

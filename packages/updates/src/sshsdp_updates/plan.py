@@ -96,7 +96,8 @@ class UpdatePlan:
             are as large as a wave and not as the model.
         loads: cost of the stages over units, by rank.
         slot_nbytes: room of a wave, the largest over waves and ranks.
-        scratch_nbytes: what stages over units may allocate beside it, likewise.
+        scratch_nbytes: the most that a call of a stage allocates beside it, likewise; values per
+            row are not counted.
     """
 
     rule: UpdateRule
@@ -183,7 +184,8 @@ class UpdatePlan:
             room = f"{len(self.waves)} waves, {self.nbytes} bytes reserved"
             lines.append(f"  load: max over average {self.balance():.3f}")
             lines.append(f"  moved per step: {moved} bytes, {above}")
-            lines.append(f"  temporaries: {room}, up to {self.scratch_nbytes} more while units run")
+            more = f"up to {self.scratch_nbytes} more while stages run"
+            lines.append(f"  temporaries: {room}, {more}")
         return "\n".join(lines)
 
     def signature(self) -> str:

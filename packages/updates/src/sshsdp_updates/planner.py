@@ -1,6 +1,6 @@
 """Makes the plan of a rule: units, owners, waves."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import groupby
@@ -130,6 +130,32 @@ class _Wave:
             self._worst[width] = max(self._worst.get(width, 0), total)
 
 
+_Batch = tuple[torch.dtype, bool, tuple[int, ...]]
+"""What units have in common that one call works on: dtype, whether they are cut, shape."""
+
+
+class _Scratch:
+    """What the calls of a wave allocate: units batch by batch, elements all at once."""
+
+    def __init__(self) -> None:
+        self._batches: dict[_Batch, _Wave] = {}
+        self._elements = _Wave()
+        self.worst = 0
+
+    def with_(self, batches: Mapping[_Batch, _Nbytes], elements: _Nbytes) -> int:
+        """Return what `worst` would be with these."""
+        none = _Wave()
+        more = [self._batches.get(batch, none).with_(own) for batch, own in batches.items()]
+        return max(self.worst, self._elements.with_(elements), *more)
+
+    def take(self, batches: Mapping[_Batch, _Nbytes], elements: _Nbytes) -> None:
+        """Add these."""
+        self.worst = self.with_(batches, elements)
+        self._elements.take(elements)
+        for batch, own in batches.items():
+            self._batches.setdefault(batch, _Wave()).take(own)
+
+
 def _with_waves(plan: UpdatePlan, limit: int) -> UpdatePlan:
     """Close a wave where the next units would exceed the limit on some rank.
 
@@ -138,16 +164,17 @@ def _with_waves(plan: UpdatePlan, limit: int) -> UpdatePlan:
     """
     waves: list[range] = []
     first = last = slot = scratch = 0
-    slots, scratches, rooms = _Wave(), _Wave(), _Rooms(plan)
+    rooms = _Rooms(plan)
+    slots, beside = _Wave(), _Scratch()
     for group in _inseparable(plan.units):
-        room, work = rooms.of(group)
-        if last > first and slots.with_(room) + scratches.with_(work) > limit:
+        room, batches, elements = rooms.of(group)
+        if last > first and slots.with_(room) + beside.with_(batches, elements) > limit:
             waves.append(range(first, last))
-            first, slots, scratches = last, _Wave(), _Wave()
+            first, slots, beside = last, _Wave(), _Scratch()
         slots.take(room)
-        scratches.take(work)
+        beside.take(batches, elements)
         last += len(group)
-        slot, scratch = max(slot, slots.worst), max(scratch, scratches.worst)
+        slot, scratch = max(slot, slots.worst), max(scratch, beside.worst)
     if last > first:
         waves.append(range(first, last))
     return replace(plan, waves=tuple(waves), slot_nbytes=slot, scratch_nbytes=scratch)
@@ -173,19 +200,23 @@ class _Rooms:
         # Parts of no sums need as much as all others of their size, and there are few sizes.
         self._known: dict[tuple[object, ...], int] = {}
 
-    def of(self, units: Sequence[PlannedUnit]) -> tuple[_Nbytes, _Nbytes]:
-        """Return bytes in slots and beside them, by holder."""
+    def of(self, units: Sequence[PlannedUnit]) -> tuple[_Nbytes, Mapping[_Batch, _Nbytes], _Nbytes]:
+        """Return bytes by holder: in slots; beside them, of stages over units, over elements."""
         slots: _Nbytes = {}
-        scratch: _Nbytes = {}
+        batches: dict[_Batch, _Nbytes] = {}
+        elements: _Nbytes = {}
         for unit in units:
             item = self._plan.lists[unit.list]
             width, dtype = item.holders.width, item.dtype
+            each = self._plan.rule.element_scratch(dtype)
             for part in unit.parts:
                 key = (width, part.rank)
                 slots[key] = slots.get(key, 0) + self._part(unit, part, dtype)
-            key = (width, unit.executor)
-            scratch[key] = scratch.get(key, 0) + self._scratch(unit.shape, dtype)
-        return slots, scratch
+                elements[key] = elements.get(key, 0) + each * part.numel
+            key, batch = (width, unit.executor), (dtype, unit.cut, unit.shape)
+            own = batches.setdefault(batch, {})
+            own[key] = own.get(key, 0) + self._scratch(unit.shape, dtype)
+        return slots, batches, elements
 
     def _part(self, unit: PlannedUnit, part: Part, dtype: torch.dtype) -> int:
         fields = self._plan.fields

@@ -99,6 +99,14 @@ class UpdateRule(ABC):
         """
         return 0
 
+    def element_scratch(self, dtype: torch.dtype) -> int:  # noqa: ARG002
+        """Return the bytes that stages over elements allocate for each while they run.
+
+        Args:
+            dtype: of the main weights.
+        """
+        return 0
+
 
 def require(condition: bool, expected: str, name: str, value: object) -> None:
     """Raise ValueError unless `condition` holds, which also is how a NaN is caught."""

@@ -23,6 +23,9 @@ class ForecastRow:
 class Forecast:
     """The plan's buffers in bytes; equal on every rank, since live shards are even.
 
+    All are exact but for "update scratch", which is the most that a rank allocates beside them
+    while an update runs.
+
     Attributes:
         rows: one per role.
         nodes: number of nodes.
@@ -73,14 +76,18 @@ ROLES = {
 
 _STATE = "optimizer state"
 
+_SCRATCH = "update scratch"  # no buffer: what calls of an update's stages allocate and free again
+
 
 def forecast(plan: "Plan") -> Forecast:
     """Forecast the buffers of `plan`."""
-    local = dict.fromkeys((*ROLES.values(), _STATE), 0)
+    local = dict.fromkeys((*ROLES.values(), _SCRATCH, _STATE), 0)
     shared = dict(local)
     for arena in plan.storage.arenas:
         role = ROLES[arena.name.rstrip("0123456789")]
         (shared if arena.shared else local)[role] += arena.nbytes
+    # One rule's stages run after another's, and a stage's calls one after another.
+    local[_SCRATCH] = max((made.scratch_nbytes for made in plan.update_plans), default=0)
     local[_STATE] = sum(_state(atom) for atom in plan.atoms if atom.trainable)
     topology = plan.topology
     return Forecast(
