@@ -123,10 +123,7 @@ def _differentiable(output: Any) -> list[torch.Tensor]:
 
 def _check_usable(places: list[Place], state: RuntimeState) -> None:
     """Weights are whole, and the model holds the parameters that were sharded, as planned."""
-    if state.update.broken:
-        raise RuntimeError(
-            "expected complete weights, got an update that failed half-way; load a checkpoint"
-        )
+    state.update.check("a forward")
     for parameters, key, handle in places:
         if (
             parameters[key] is not handle.parameter

@@ -1,11 +1,12 @@
 """The parameter class of sharded models: sees every use of a weight, shows sharded gradients."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
+from sshsdp_fsdp_runtime.runtime import outside
 from sshsdp_fsdp_runtime.runtime.direct import DIRECT, regather_before_backward
 
 if TYPE_CHECKING:
@@ -55,16 +56,25 @@ class ShardedParameter(nn.Parameter):
         """Deliver weights that are about to be read, and gradients straight into g'."""
         kwargs = kwargs or {}
         with torch._C.DisableTorchFunctionSubclass():
-            if function.__name__ in ("__get__", "__set__") or function in _METADATA:
+            if function in _METADATA:
                 return function(*args, **kwargs)
+            traced = torch.compiler.is_compiling()
+            if not traced:
+                _refuse(outside.writes(function, args, kwargs))
+            if function.__name__ in ("__get__", "__set__"):
+                return function(*args, **kwargs) if traced else _property(function, args)
             groups = _readable((*args, *kwargs.values()))
+            if not traced:
+                args = tuple(_together(argument) for argument in args)
             direct = DIRECT.get(function)
-            if direct is not None and not torch.compiler.is_compiling():
+            if direct is not None and not traced:
                 written = direct(*args, **kwargs)
                 if written is not None:
                     return written
             result = function(*args, **kwargs)
-            for group in groups:
+            for parameter, group in groups:
+                if not traced:
+                    result = outside.kept(result, parameter, group)
                 regather_before_backward(result, group)
             return result
 
@@ -100,17 +110,50 @@ class ShardedParameter(nn.Parameter):
         )
 
 
-def _readable(arguments: tuple[Any, ...]) -> "list[WeightGroup]":
-    """Make the weights among `arguments` readable; their groups, those that may drop them."""
-    groups = []
+def _refuse(written: Sequence[Any]) -> None:
+    for argument in written:
+        if type(argument) is ShardedParameter:
+            raise RuntimeError(
+                f"expected {argument._handle.spec.name!r} to be read only, got an operation that "
+                f"writes into it; {outside.CHANGE}"
+            )
+
+
+def _property(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    """An attribute. Not ``data`` itself, which hides changes from the counter of them."""
+    if not outside.reads_data(function):
+        return function(*args)
+    (parameter,) = args
+    return parameter._handle.weights.shown(parameter._handle).detach()
+
+
+def _readable(arguments: tuple[Any, ...]) -> "list[tuple[ShardedParameter, WeightGroup]]":
+    """Make the weights among `arguments` readable; those of groups that may drop them."""
+    dropped = []
     for argument in arguments:
         if type(argument) is ShardedParameter:
             group = argument._handle.weights
             if not group.ready:
                 group.unshard()
             if group.releases:
-                groups.append(group)
-    return groups
+                dropped.append((argument, group))
+    return dropped
+
+
+def _together(argument: Any) -> Any:
+    """Weights in a list, some of which may have to take turns with others in a buffer."""
+    if type(argument) not in (list, tuple):
+        return argument
+    if not any(type(item) is ShardedParameter for item in argument):
+        return argument
+    items = []
+    for item in argument:
+        if type(item) is ShardedParameter:
+            group = item._handle.weights
+            group.unshard()
+            item = item.clone() if group.releases and not group.active else item
+        items.append(item)
+    return type(argument)(items)
 
 
 def take_autograd_gradient(parameter: torch.Tensor) -> torch.Tensor | None:

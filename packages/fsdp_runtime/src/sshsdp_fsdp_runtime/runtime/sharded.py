@@ -134,13 +134,18 @@ class ShardedModule(nn.Module):
         for pattern in patterns:
             if not any(matches(pattern, alias) for h in chosen for alias in h.spec.aliases):
                 raise ValueError(f"expected a pattern that names parameters, got {pattern!r}")
+        state.update.check("unsharded()")
         state.transport.barrier()
         full = {}
         for handle in chosen:
             value = full_value(handle, state.buffers, state.transport)
             assert value is not None
             full.update(dict.fromkeys(handle.spec.aliases, value))
-        yield full
+        state.update.lent = write
+        try:
+            yield full
+        finally:
+            state.update.lent = False
         if write:
             with self._writing_weights():
                 for handle in chosen:
@@ -230,6 +235,7 @@ class ShardedModule(nn.Module):
 
     def checkpoint_tensors(self) -> Iterator[CheckpointEntry]:
         """Every logical tensor of model and optimizer, as this rank holds it."""
+        self._sharded.update.check_not_lent("a checkpoint")
         yield from model_entries(self, self._sharded)
         yield from optimizer_entries(self._sharded)
 

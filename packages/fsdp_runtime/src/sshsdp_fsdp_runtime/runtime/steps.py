@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 import torch
 
+from sshsdp_fsdp_runtime.plan import WeightForm
+from sshsdp_fsdp_runtime.runtime import outside
 from sshsdp_fsdp_runtime.runtime.buffers import AtomBuffers
 from sshsdp_fsdp_runtime.runtime.gradients import Gradients
 from sshsdp_fsdp_runtime.runtime.handle import ParameterHandle
@@ -26,6 +28,7 @@ class WeightUpdate:
 
     Attributes:
         broken: an update began and did not end, so weights may be torn.
+        lent: whether full values are with the user, who will give them back changed.
     """
 
     def __init__(
@@ -41,11 +44,46 @@ class WeightUpdate:
         self._gather_shards = gather_shards
         self._groups = groups
         self._parameters = [handle.parameter for handle in handles]
+        # What others gather has no counter of changes worth asking: it is there for a while only.
+        self._lasting = [h for h in handles if h.buffers.atom.form is not WeightForm.GATHERED]
+        self._versions: list[int] = []
         self._peers_read = any(buffers.atom.degrees.zero1 > 1 for buffers in atoms)
         self.broken = False
+        self.lent = False
+
+    def check(self, doing: str) -> None:
+        """Called before weights are used or updated, on every rank, before anything is sent.
+
+        Raises:
+            RuntimeError: they are torn, are being edited, or were changed in place where they lie.
+        """
+        if self.broken:
+            raise RuntimeError(
+                "expected complete weights, got an update that failed half-way; load a checkpoint"
+            )
+        self.check_not_lent(doing)
+        with torch._C.DisableTorchFunctionSubclass():
+            now = [handle.parameter._version for handle in self._lasting]
+        if now != self._versions:
+            pairs = zip(self._lasting, now, self._versions, strict=True)
+            name = next(handle.spec.name for handle, new, old in pairs if new != old)
+            raise RuntimeError(
+                f"expected {name!r} as the last update left it, got it changed in place through "
+                f"`data` or a view, on one rank or several; load weights before {doing}, and "
+                f"{outside.CHANGE}"
+            )
+
+    def check_not_lent(self, doing: str) -> None:
+        """Raise RuntimeError while full values are with the user."""
+        if self.lent:
+            raise RuntimeError(
+                f"expected {doing} after the block of model.unsharded(), got it inside, where "
+                "edits are not seen yet; leave the block first, or use unsharded(write=False)"
+            )
 
     def begin(self) -> None:
         """Wait until no rank reads weights. Collective."""
+        self.check_not_lent("a change of weights")
         if self._peers_read:
             with labelled("sshsdp::idle"):
                 self._transport.idle()
@@ -65,6 +103,8 @@ class WeightUpdate:
         for group in self._groups:
             group.invalidate()
         torch.autograd.graph.increment_version(self._parameters)
+        with torch._C.DisableTorchFunctionSubclass():
+            self._versions = [handle.parameter._version for handle in self._lasting]
         self.broken = False
 
 
@@ -89,6 +129,7 @@ class Steps:
 
     def begin_update(self) -> None:
         """Wait until no rank reads weights."""
+        self._update.check("a step")
         self._update.begin()
 
     def end_update(self) -> None:

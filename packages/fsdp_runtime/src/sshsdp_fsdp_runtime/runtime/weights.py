@@ -87,6 +87,12 @@ class WeightGroup:
             for handle in self._gathered:
                 handle.buffers.weights.tensor.view(torch.uint8).fill_(0xFF)
 
+    def shown(self, handle: "ParameterHandle") -> torch.Tensor:
+        """What ``data`` of a parameter shows: a weight that others replace only in a forward."""
+        if self.active or handle not in self._gathered:
+            return handle.parameter
+        return self._absent[self._gathered.index(handle)]
+
     def invalidate(self) -> None:
         """Weights are about to change or have changed: nothing gathered before may be read."""
         self.reshard()
