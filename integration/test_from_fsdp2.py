@@ -1,0 +1,97 @@
+"""The page for users of FSDP2 has every name of the installed one, and its programs agree."""
+
+import dataclasses
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from testing.ranks import run_ranks
+from torch import nn
+from torch.distributed import fsdp
+from torch.distributed.checkpoint import state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import distribute_tensor
+
+from sshsdp_fsdp_runtime import fully_shard
+
+PAGE = Path(__file__).parents[1] / "docs" / "from_fsdp2.md"
+SECTIONS = re.split(r"^## ", PAGE.read_text(), flags=re.MULTILINE)
+SECOND = [name for name in fsdp.__all__ if hasattr(fsdp._fully_shard, name)]
+FIRST = [name for name in fsdp.__all__ if name not in SECOND]
+
+
+def listed(section):
+    """Names in the first column of a section's table."""
+    (text,) = (part for part in SECTIONS if part.startswith(section))
+    return re.findall(r"^\| `([\w.]+)` \|", text, re.MULTILINE)
+
+
+def parameters(function):
+    return list(inspect.signature(function).parameters)
+
+
+def methods(kind):
+    return [name for name, value in vars(kind).items() if callable(value) and name[0] != "_"]
+
+
+def fields(*kinds):
+    return [f"{kind.__name__}.{f.name}" for kind in kinds for f in dataclasses.fields(kind)]
+
+
+def functions(module):
+    return [name for name in module.__all__ if inspect.isfunction(getattr(module, name))]
+
+
+INSTALLED = {
+    "`fully_shard`": parameters(fsdp.fully_shard),
+    "`MixedPrecisionPolicy`": fields(
+        fsdp.MixedPrecisionPolicy, fsdp.OffloadPolicy, fsdp.CPUOffloadPolicy
+    ),
+    "`FSDPModule`": methods(fsdp.FSDPModule),
+    "Functions and handles": SECOND,
+    "FSDP1": FIRST,
+    "State and checkpoints": [*functions(state_dict), *fields(state_dict.StateDictOptions)],
+}
+
+
+@pytest.mark.parametrize("section", INSTALLED)
+def test_every_name_and_parameter_of_the_installed_fsdp2_is_in_the_page(section):
+    names = listed(section)
+    assert sorted(names) == sorted(set(names))
+    assert set(INSTALLED[section]) - set(names) == set(), f"add rows to {PAGE.name}"
+    gone = set(names) - set(INSTALLED[section])
+    older = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13)  # than the page
+    assert older or gone == set(), f"torch has dropped them: remove their rows from {PAGE.name}"
+
+
+def refuse(rank):
+    dist.init_process_group("gloo", store=rank.store, rank=0, world_size=1)
+    layer = nn.Linear(4, 4)
+    layer.weight = nn.Parameter(distribute_tensor(layer.weight, init_device_mesh("cpu", (1,))))
+    with pytest.raises(TypeError, match=r"expected nn\.Parameter, got DTensor for 'weight'"):
+        fully_shard(layer)
+    dist.destroy_process_group()
+
+
+def test_a_model_that_holds_dtensors_is_refused():
+    run_ranks(refuse, 1)
+
+
+def test_the_programs_before_and_after_print_the_same(tmp_path):
+    fences = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    printed = []
+    for number, program in enumerate(fences):
+        file = tmp_path / f"program{number}.py"
+        file.write_text(program)
+        command = [sys.executable, "-W", "error", file.name]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        printed.append(done.stdout)
+    before, after = printed
+    assert before == after
+    assert re.fullmatch(r"loss \d+\.\d+, norm \d+\.\d+\n", after)
