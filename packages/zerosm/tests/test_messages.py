@@ -157,6 +157,24 @@ def test_a_peer_that_takes_nothing_is_named_and_close_does_not_wait_for_it():
     run_ranks(rank_main, 2, expect_death=(1,))
 
 
+def test_close_ends_its_threads_although_one_peer_has_left_and_another_is_stopped():
+    def rank_main(rank):
+        transport = connect(rank.rank, 3, rank.store, timeout=1, kind="process_group")
+        pids = transport.exchange(str(os.getpid()).encode())
+        transport.barrier()
+        if rank.rank == 2:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        while rank.rank == 0 and not rank.store.check(["left"]):
+            time.sleep(0.01)
+        transport.close()
+        rank.store.set("left", "")
+        if rank.rank == 0:
+            os.kill(int(pids[2]), signal.SIGKILL)
+        return threading.active_count()
+
+    assert run_ranks(rank_main, 3, expect_death=(2,)) == [1, 1, None]
+
+
 def test_when_the_group_can_not_connect_the_reason_and_the_remedy_are_said(monkeypatch):
     def refuse(*_):
         raise RuntimeError("no route")

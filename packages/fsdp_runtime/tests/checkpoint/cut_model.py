@@ -28,6 +28,7 @@ class StoreTransport:
     """Exchanges small messages through a store."""
 
     max_exchange_bytes = 1000  # so that longer ones are cut
+    failed = False
 
     def __init__(self, rank, world, store=None, timeout=60.0):
         self.rank = rank

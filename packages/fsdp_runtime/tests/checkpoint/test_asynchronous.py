@@ -183,6 +183,24 @@ def die_in_the_background(rank, path):
         pending.wait()
 
 
+def fail_while_another_writes(rank, path):
+    model = CutModel(StoreTransport(rank.rank, rank.world, rank.store, timeout=60.0))
+    if rank.rank == 1:
+        FragmentTensor.__get_tensor_shard__ = lambda *_: os._exit(9)
+    pending = save_checkpoint(path, model, {}, asynchronous=True)
+    model.transport.failed = True  # as training finds out
+    start = time.monotonic()
+    while not pending.done():
+        time.sleep(0.05)
+    return time.monotonic() - start
+
+
+def test_a_rank_that_knows_of_a_failure_does_not_wait_out_its_timeout_at_the_end(tmp_path):
+    seconds, _ = run_ranks(fail_while_another_writes, 2, tmp_path / "saved", expect_death=(1,))
+    assert seconds < 20
+    assert os.listdir(tmp_path) == []
+
+
 def test_rank_0_does_not_wait_for_the_dead(tmp_path):
     run_ranks(die_in_the_background, 2, tmp_path / "saved", expect_death=(1,))
     assert os.listdir(tmp_path) == []

@@ -71,6 +71,12 @@ class Transport(ABC):
         self._programs: weakref.WeakSet[Program] = weakref.WeakSet()
         self._sealed = False
         self._closed = False
+        self._failed = False
+
+    @property
+    def failed(self) -> bool:
+        """Whether a rank died, was late, aborted or left too early, as far as this one knows."""
+        return self._failed or (not self._closed and self._waiter.failure is not None)
 
     def arena(self, name: str, nbytes: int, *, shared: bool = False) -> Arena:
         """Collective: zeroed memory of `nbytes` bytes per rank (`shared`: per node).
@@ -178,7 +184,7 @@ class Transport(ABC):
         """
         if self._closed:
             return
-        self._closed = True
+        self._failed, self._closed = self.failed, True
         self._waiter.failure = TransportError(
             "expected an open transport, got a closed one: connect again"
         )

@@ -1,7 +1,7 @@
 """Saves that go on while training does."""
 
 import threading
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from functools import partial
 from pathlib import Path
 from weakref import WeakKeyDictionary, ref
@@ -80,8 +80,13 @@ class PendingSave:
         if step in self._errors:
             raise self._errors[step]
 
+    def _failed(self) -> bool:
+        transport = self._transport()
+        return transport is not None and transport.failed
+
     def _run(self, write: Write) -> None:
-        for step, action in enumerate((write.write, write.commit)):
+        actions: list[Callable[[], None]] = [write.write, partial(write.commit, self._failed)]
+        for step, action in enumerate(actions):
             try:
                 action()
             except Exception as error:

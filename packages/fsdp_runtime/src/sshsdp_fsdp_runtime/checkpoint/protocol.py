@@ -25,6 +25,11 @@ class CheckpointTransport(Protocol):
         ...
 
     @property
+    def failed(self) -> bool:
+        """Whether ranks are known to be gone or late; asked by another thread."""
+        ...
+
+    @property
     def max_exchange_bytes(self) -> int:
         """Longest payload of an exchange."""
         ...

@@ -7,7 +7,7 @@ one thing that all of them reach.
 import os
 import pickle
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from sshsdp_fsdp_runtime.checkpoint.integrity import FileFacts
 
 _PREFIX = ".report-"
 _PAUSE = 0.02  # seconds
+_AFTER_FAILURE = 3.0  # seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +43,15 @@ class Report:
         os.rename(draft, file)
 
 
-def collect(folder: Path, world: int, timeout: float) -> list[Report]:
+def collect(folder: Path, world: int, timeout: float, failed: Callable[[], bool]) -> list[Report]:
     """Every rank's report, in rank order, and their files removed.
 
     Args:
         folder: where they are handed in.
         world: number of ranks.
         timeout: seconds that may pass without a file of the folder growing.
+        failed: whether some rank is known to be gone. Then, few such seconds do: whoever is there
+            finishes its part, and this process may be about to end.
 
     Raises:
         CheckpointError: a rank failed, or did not report in time.
@@ -67,10 +70,11 @@ def collect(folder: Path, world: int, timeout: float) -> list[Report]:
         found = _size(folder)
         if found != size:
             size, changed = found, now
-        if missing and now - changed > timeout:
+        patience = min(timeout, _AFTER_FAILURE) if failed() else timeout
+        if missing and now - changed > patience:
             raise CheckpointError(
                 f"expected all ranks to write their part, got nothing new from ranks "
-                f"{sorted(missing)} for {timeout:g} s; the previous checkpoint is as it was"
+                f"{sorted(missing)} for {patience:g} s; the previous checkpoint is as it was"
             )
         if missing:
             time.sleep(_PAUSE)

@@ -66,7 +66,7 @@ def save_checkpoint(
         with labelled("sshsdp::checkpoint write"):
             agree(transport, steps.write.write)
         with labelled("sshsdp::checkpoint commit"):
-            agree(transport, steps.write.commit)
+            agree(transport, lambda: steps.write.commit(lambda: transport.failed))
     except CheckpointError:
         steps.discard()
         raise

@@ -1,5 +1,6 @@
 """The writing of a planned checkpoint: needs the folder only, no other rank."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -97,12 +98,16 @@ class Write:
             raise
         report.hand_in(staging, self.rank)
 
-    def commit(self) -> None:
-        """Rank 0 waits for all reports, writes what completes the folder, and lets it appear."""
+    def commit(self, failed: Callable[[], bool]) -> None:
+        """Rank 0 waits for all reports, writes what completes the folder, and lets it appear.
+
+        Args:
+            failed: whether some rank is known to be gone; see `collect`.
+        """
         if self.rank:
             return
         staging = staging_folder(self.path)
-        reports = collect(staging, self.manifest.world, self.timeout)
+        reports = collect(staging, self.manifest.world, self.timeout, failed)
         self.local.writer.finish(self.local.metadata, [report.results for report in reports])
         files = {name: facts for report in reports for name, facts in report.files.items()}
         files[METADATA] = FileFacts.of(staging / METADATA)

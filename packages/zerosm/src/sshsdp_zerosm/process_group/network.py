@@ -155,10 +155,9 @@ class Network:
             sender.send_apart(FrameKind.LAST, news)
         self._join(time.monotonic() + min(_FAREWELL, self._timeout))
         stuck = [receiver for receiver in self._receivers if receiver.is_alive()]
+        for receiver in stuck:
+            self._break_connections(receiver.peer)
         if stuck:
-            # A peer that is stopped answers nothing. gloo's group breaks all its connections, and
-            # so wakes all threads, when one wait takes too long.
-            self._break_connections()
             self._join(time.monotonic() + _FAREWELL)
         for sender in self._senders.values():
             sender.release()
@@ -274,8 +273,12 @@ class Network:
         for receiver in self._receivers:
             receiver.join(max(0.0, deadline - time.monotonic()))
 
-    def _break_connections(self) -> None:
-        peer = next(iter(self._senders))
+    def _break_connections(self, peer: int) -> None:
+        """Wake the threads that wait for a peer that is stopped, and so answers nothing.
+
+        gloo's group breaks all its connections when one wait takes too long. It has to be one for
+        a rank that is still connected: others end at once, and nothing breaks.
+        """
         with contextlib.suppress(RuntimeError):  # always: of the time, or of a broken connection
             never = self._group.recv([torch.empty(1, dtype=torch.uint8)], peer, NOBODY)
             never.wait(timedelta(milliseconds=1))

@@ -43,11 +43,14 @@ class Receiver(threading.Thread):
         peer: whose messages.
         group: over which they come.
         inbox: where they go.
+
+    Attributes:
+        peer: whose messages.
     """
 
     def __init__(self, peer: int, group: Group, inbox: Inbox) -> None:
         super().__init__(name=f"sshsdp-zerosm from {peer}", daemon=True)
-        self._peer = peer
+        self.peer = peer
         self._group = group
         self._inbox = inbox
 
@@ -56,7 +59,7 @@ class Receiver(threading.Thread):
         try:
             self._receive()
         except _BrokenError:
-            self._inbox.lose(self._peer)
+            self._inbox.lose(self.peer)
         except Exception as error:
             self._inbox.fail(error)
 
@@ -74,7 +77,7 @@ class Receiver(threading.Thread):
                 # Asked for early: gloo's sender waits for that before it sends.
                 at = 1 - at
                 pending = self._ask(rows[at], FRAMES)
-            self._inbox.take(self._peer, frame, self._payload(frame, page))
+            self._inbox.take(self.peer, frame, self._payload(frame, page))
 
     def _payload(self, frame: Frame, page: memoryview) -> bytes:
         if frame.kind == FrameKind.PUT:
@@ -93,7 +96,7 @@ class Receiver(threading.Thread):
         return bytes(inline_part(page, frame.size))
 
     def _ask(self, target: torch.Tensor, tag: int) -> "_Awaited":
-        return _Awaited(self._group, target, self._peer, tag)
+        return _Awaited(self._group, target, self.peer, tag)
 
 
 class _Awaited:
