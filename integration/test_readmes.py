@@ -29,3 +29,14 @@ def test_the_example_runs(script, tmp_path):
     command = [sys.executable, "-W", "error", file.name]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_example_of_a_sharded_model_runs_on_two_ranks(tmp_path):
+    fences = FENCE.findall((ROOT / "README.md").read_text())
+    (script,) = (fence for fence in fences if "fully_shard" in fence)
+    file = tmp_path / "script.py"
+    file.write_text(script.replace("model.close()", "print(model.plan.world)\nmodel.close()"))
+    run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run([*run, file], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["2", "2"]
