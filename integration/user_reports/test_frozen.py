@@ -1,10 +1,15 @@
 """Frozen weights beside trainable ones."""
 
+import copy
+
 import pytest
 import torch
-from integration.user_reports.comparison import each_form, unequal, values
+from integration.user_reports.comparison import each_form, same_training, unequal, values
 from packages.fsdp_runtime.tests.runtime.scenes import on_ranks
 from torch import nn
+
+from sshsdp_fsdp_runtime import Update
+from sshsdp_updates import AdamW
 
 
 class Adapted(nn.Module):
@@ -17,7 +22,7 @@ class Adapted(nn.Module):
         self.up = nn.Linear(4, 64, bias=False)
 
     def forward(self, x):
-        return self.base(x.bfloat16()).float() + self.up(self.down(x))
+        return self.base(x.to(self.base.weight.dtype)).to(x.dtype) + self.up(self.down(x))
 
 
 @each_form
@@ -55,7 +60,38 @@ def test_frozen_weights_get_no_copy_no_gradient_and_no_state(options):
         assert grad is None
 
 
-def test_weights_that_are_unfrozen_later_are_an_error_instead_of_standing_still():
+@each_form
+def test_a_base_that_is_frozen_for_a_while_and_then_unfrozen_trains_on(options):
+    torch.manual_seed(0)
+    model = Adapted().double()
+    model.base.requires_grad_(True)
+    x = torch.randn(4, 2, 3, 64, dtype=torch.float64)
+
+    def train(model, optimizer, ranks):
+        after = []
+        for step in range(4):
+            model.base.requires_grad_(step >= 2)
+            for rank in ranks:
+                (model(x[step, rank]).square().mean() / len(ranks)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            after.append(values(model) if hasattr(model, "full_state_dict") else copied(model))
+        return after
+
+    def copied(model):
+        return {name: value.clone() for name, value in model.state_dict().items()}
+
+    def scene(rank, ours):
+        return train(ours, ours.optimizer, [rank.rank])
+
+    plain = copy.deepcopy(model)
+    expected = train(plain, torch.optim.AdamW(plain.parameters(), lr=1e-2), [0, 1])
+    assert torch.equal(expected[1]["base.weight"], model.base.weight)
+    updates = [Update("**", AdamW(lr=1e-2))]
+    same_training(on_ranks(2, scene, model=model, updates=updates, **options), expected)
+
+
+def test_weights_frozen_before_and_unfrozen_later_are_an_error_instead_of_standing_still():
     def scene(_rank, model):
         model.base.weight.requires_grad_(True)
         with pytest.raises(RuntimeError, match=r"'base\.weight'.*before fully_shard"):
