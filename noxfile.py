@@ -257,6 +257,13 @@ def docs(session: nox.Session) -> None:
 
 
 @nox.session
+def mutants(session: nox.Session) -> None:
+    """Plant faults one by one into a copy; each must fail its test. `-- WORD ...` picks some."""
+    install_all(session)
+    session.run("python", "-m", "testing.mutants", *session.posargs)
+
+
+@nox.session
 def full(session: nox.Session) -> None:
     """Run every test of every package and of the integration, the slow grid included."""
     install_all(session)
