@@ -1,4 +1,4 @@
-"""What a run must not leave behind: processes, sockets, named shared memory."""
+"""What a run must not leave behind: processes, and what they hold; named shared memory."""
 
 import contextlib
 import os
@@ -13,7 +13,7 @@ PATIENCE = 20.0  # seconds
 def nothing_stays() -> Iterator[None]:
     """AssertionError if there is more of ours on the machine afterwards than before.
 
-    Other runs may come and go meanwhile: what is there afterwards has to disappear.
+    Others may start processes meanwhile: what is there afterwards has to disappear.
     """
     before = _ours()
     yield
@@ -21,7 +21,7 @@ def nothing_stays() -> Iterator[None]:
     deadline = time.monotonic() + PATIENCE
     while left and time.monotonic() < deadline:
         left &= _ours()
-        time.sleep(0.02)
+        time.sleep(0.05)
     assert not left, left
 
 
@@ -35,7 +35,17 @@ def children(pid: int) -> set[int]:
 
 
 def _ours() -> set[str]:
-    sockets = Path("/proc/net/unix").read_text().split()
-    memory = {f"/dev/shm/{name}" for name in os.listdir("/dev/shm")}
-    names = {name for name in memory | set(sockets) if "sshsdp" in name}
-    return names | {f"child process {pid}" for pid in children(os.getpid())}
+    # Sockets have abstract names and memory has none: they end with the processes.
+    memory = {name for name in os.listdir("/dev/shm") if "sshsdp" in name}
+    return memory | {f"process {pid}" for pid in _group(os.getpgrp())}
+
+
+def _group(group: int) -> set[int]:
+    """Process ids of a process group, in which also orphans stay."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            state, _, found_group = path.read_text().rpartition(")")[2].split()[:3]
+            if int(found_group) == group and state != "Z":
+                found.add(int(path.parent.name))
+    return found

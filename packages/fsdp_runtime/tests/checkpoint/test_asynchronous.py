@@ -2,6 +2,7 @@
 
 import gc
 import os
+import resource
 import threading
 import time
 import weakref
@@ -137,6 +138,22 @@ def test_errors_surface_at_wait_or_at_the_next_save_on_every_rank(tmp_path, fail
     answers = run_ranks(fail_in_the_background, 3, tmp_path, fails)
     assert answers == [([expected] * 2, said, ["good"])] * 3
     assert newest_checkpoint(tmp_path) == tmp_path / "next"
+
+
+def fail_without_room_to_say_so(rank, path):
+    model = CutModel(StoreTransport(rank.rank, rank.world, rank.store))
+    if rank.rank == 1:
+        limit = (100, resource.RLIM_INFINITY)
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    with pytest.raises(CheckpointError) as error:
+        save_checkpoint(path, model, {}, asynchronous=True).wait()
+    return str(error.value)
+
+
+def test_a_rank_whose_disk_is_full_says_so_though_not_even_that_can_be_written(tmp_path):
+    answers = run_ranks(fail_without_room_to_say_so, 2, tmp_path / "saved")
+    assert answers == ["rank 1: OSError: [Errno 27] File too large"] * 2
+    assert os.listdir(tmp_path) == []
 
 
 def end_without_waiting(rank, path):

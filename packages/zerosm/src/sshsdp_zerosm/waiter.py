@@ -57,6 +57,17 @@ def peers_died(rank: int, peers: Iterable[int]) -> PeerDiedError:
     )
 
 
+def peers_lost(rank: int, peers: Iterable[int]) -> PeerDiedError:
+    """The error for ranks of which nothing is known but that their connections to `rank` broke."""
+    lost = tuple(sorted(peers))
+    names = ", ".join(f"rank {peer}" for peer in lost)
+    return PeerDiedError(
+        f"{names} died or can't be reached: connections to rank {rank} ended without a farewell; "
+        f"look at the output of {names} and at the network, and start all ranks again",
+        lost,
+    )
+
+
 def peer_closed(rank: int, peer: int) -> PeerClosedError:
     """The error for a wait of `rank` for a rank that has left."""
     return PeerClosedError(

@@ -36,11 +36,25 @@ class Report:
     error: str | None = None
 
     def hand_in(self, folder: Path, rank: int) -> None:
-        """Let it appear whole in `folder`."""
+        """Let it appear whole in `folder`; where there is no room for it, empty."""
         file = _file(folder, rank)
         draft = file.with_name(f"{file.name}.draft")
-        draft.write_bytes(pickle.dumps(self))
+        try:
+            draft.write_bytes(pickle.dumps(self))
+        except OSError:
+            os.truncate(draft, 0)
+            os.rename(draft, file)
+            raise
         os.rename(draft, file)
+
+    @classmethod
+    def read(cls, folder: Path, rank: int) -> "Report":
+        """The one that `rank` has handed in."""
+        content = _file(folder, rank).read_bytes()
+        if not content:
+            return cls(error="it can't write to the folder, not even why")
+        report: Report = pickle.loads(content)
+        return report
 
 
 def collect(folder: Path, world: int, timeout: float, failed: Callable[[], bool]) -> list[Report]:
@@ -62,7 +76,7 @@ def collect(folder: Path, world: int, timeout: float, failed: Callable[[], bool]
     while missing:
         for rank in sorted(missing):
             if _file(folder, rank).exists():
-                report = reports[rank] = pickle.loads(_file(folder, rank).read_bytes())
+                report = reports[rank] = Report.read(folder, rank)
                 missing.remove(rank)
                 if report.error is not None:
                     raise CheckpointError(f"rank {rank}: {report.error}")

@@ -1,5 +1,6 @@
 """The writing of a planned checkpoint: needs the folder only, no other rank."""
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -91,11 +92,15 @@ class Write:
         try:
             report = self.local.run()
         except Exception as error:
-            failure = Report(error=f"{type(error).__name__}: {error}")
+            cause = _cause(error)
+            failure = Report(error=f"{type(cause).__name__}: {cause}")
             # The folder may be gone, because another rank failed before.
             if staging.is_dir():
-                failure.hand_in(staging, self.rank)
-            raise
+                with contextlib.suppress(OSError):  # a full disk may have no room for this either
+                    failure.hand_in(staging, self.rank)
+            if cause is error:
+                raise
+            raise cause from error
         report.hand_in(staging, self.rank)
 
     def commit(self, failed: Callable[[], bool]) -> None:
@@ -119,3 +124,13 @@ class Write:
             )
         replace(self.manifest, files=files).write(staging)
         commit(self.path)
+
+
+def _cause(error: Exception) -> Exception:
+    """The system's error behind one of torch's: its archives say nothing of a full disk."""
+    at: BaseException | None = error
+    while at is not None:
+        if isinstance(at, OSError):
+            return at
+        at = at.__cause__ or at.__context__
+    return error

@@ -178,10 +178,12 @@ def _write_stream(path: Path, documents: Iterator[Tokens]) -> tuple[list[int], n
 
 
 def _write_side(path: Path, stream: Tokens, pieces: Sequence[Piece]) -> None:
-    numel = sum(piece.numel for piece in pieces)
-    side = np.lib.format.open_memmap(path, mode="w+", dtype=stream.dtype, shape=(numel,))
-    at = 0
-    for piece in pieces:
-        side[at : at + piece.numel] = stream[piece.start : piece.stop]
-        at += piece.numel
-    side.flush()
+    shape = (sum(piece.numel for piece in pieces),)
+    descr = np.lib.format.dtype_to_descr(stream.dtype)
+    with path.open("wb") as file:
+        # By writing, not by a mapping: there, a full disk is a SIGBUS that says nothing.
+        header = {"descr": descr, "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(file, header)
+        for piece in pieces:
+            for start in range(piece.start, piece.stop, _CHUNK):
+                stream[start : min(start + _CHUNK, piece.stop)].tofile(file)

@@ -50,12 +50,15 @@ class _Failure:
         account: the traceback, when there is one.
         is_input: the user can mend it.
         is_echo: the rank only noticed that another one was gone.
+        is_silent: the rank said nothing, and was stopped at last; the one at fault if all others
+            only noticed something.
     """
 
     reason: str
     account: str = ""
     is_input: bool = False
     is_echo: bool = False
+    is_silent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,13 +176,19 @@ def _collect(children: list[_Child]) -> dict[int, Outcome | _Failure]:
     answers: dict[int, Outcome | _Failure] = {}
     waiting = {child.pipe: child for child in children}
     deadline = float("inf")
+    first = ""
     while waiting and time.monotonic() < deadline:
         for pipe in wait(list(waiting), timeout=_POLL_SECONDS):
             assert isinstance(pipe, Connection)
             child = waiting.pop(pipe)
             answers[child.rank] = _answer(child)
-            if isinstance(answers[child.rank], _Failure):
+            answer = answers[child.rank]
+            if isinstance(answer, _Failure):
+                first = first or f"rank {child.rank}: {answer.reason}"
                 deadline = min(deadline, time.monotonic() + _GRACE_SECONDS)
+    for child in waiting.values():
+        reason = f"it gave no answer for {_GRACE_SECONDS:g} s after {first}"
+        answers[child.rank] = _Failure(reason, is_silent=True)
     return answers
 
 
@@ -201,8 +210,8 @@ def _death(code: int) -> str:
 
 
 def _error(failures: dict[int, _Failure], world: int) -> Exception:
-    causes = {rank: each for rank, each in failures.items() if not each.is_echo} or failures
-    rank, cause = min(causes.items())
+    rank = min(failures, key=lambda at: (failures[at].is_echo, failures[at].is_silent, at))
+    cause = failures[rank]
     if cause.is_input:
         return InputError(cause.reason)
     others = "" if world == 1 else "; the other ranks were stopped"

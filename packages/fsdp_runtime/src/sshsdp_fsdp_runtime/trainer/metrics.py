@@ -25,9 +25,12 @@ class Metrics:
 
     def __init__(self, path: Path, *, start: int = 0) -> None:
         kept = [row for row in read_metrics(path) if row["step"] <= start]
-        self._file = path.open("w", encoding="utf-8")
-        for row in kept:
-            self._write(row)
+        # Beside the file, which stays as it was should this be interrupted or the disk be full.
+        draft = path.with_name(f".{path.name}.draft")
+        with draft.open("w", encoding="utf-8") as file:
+            file.writelines(map(_line, kept))
+        draft.replace(path)
+        self._file = path.open("a", encoding="utf-8")
 
     def step(self, report: StepReport) -> None:
         """One line."""
@@ -42,12 +45,16 @@ class Metrics:
         self._file.close()
 
     def _write(self, row: dict[str, Any]) -> None:
-        finite = {
-            key: None if isinstance(value, float) and not math.isfinite(value) else value
-            for key, value in row.items()
-        }
-        self._file.write(json.dumps(finite, allow_nan=False) + "\n")
+        self._file.write(_line(row))
         self._file.flush()
+
+
+def _line(row: dict[str, Any]) -> str:
+    finite = {
+        key: None if isinstance(value, float) and not math.isfinite(value) else value
+        for key, value in row.items()
+    }
+    return json.dumps(finite, allow_nan=False) + "\n"
 
 
 def read_metrics(path: Path) -> Iterator[dict[str, Any]]:

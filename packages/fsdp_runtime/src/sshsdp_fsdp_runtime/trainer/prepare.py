@@ -3,6 +3,7 @@
 import contextlib
 import json
 import shutil
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -38,8 +39,10 @@ def prepare_run(config: TrainConfig, resume: Path | None) -> Run:
     if folder is None:
         config, folder = make_run_folder(config)
         try:
-            build_corpus(folder.data, config.data, config.corpus)
-            _check(config, folder)
+            with _writable(folder.path):
+                build_corpus(folder.data, config.data, config.corpus)
+                _check(config, folder)
+                folder.save_config(config)
         except BaseException:
             # Nothing was trained, and the name stays free.
             shutil.rmtree(folder.path)
@@ -47,7 +50,9 @@ def prepare_run(config: TrainConfig, resume: Path | None) -> Run:
     else:
         _check(config, folder)
         _check_steps(config, folder)
-    folder.save_config(config)
+        with _writable(folder.path):
+            folder.discard_unfinished()
+            folder.save_config(config)
     say(format_config(config))
     return Run(config, folder, resume=resume is not None)
 
@@ -74,6 +79,17 @@ def prepare_together(config: TrainConfig, resume: Path | None, seat: Seat) -> Ru
     if "error" in answer:
         raise InputError(answer["error"])
     return Run(config, RunFolder(Path(answer["folder"])), resume=resume is not None)
+
+
+@contextlib.contextmanager
+def _writable(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"expected a folder with room to write to, got {folder}: {error}; free some, or choose "
+            f"another one"
+        ) from error
 
 
 def _wait_for_readers(store: Store, world: int) -> None:

@@ -90,6 +90,11 @@ class RunFolder:
         if self.checkpoint(step).exists():
             shutil.rmtree(self.checkpoint(step))
 
+    def discard_unfinished(self) -> None:
+        """Remove what a run that was killed while it saved has left behind."""
+        for path in self.checkpoints.glob(f".{_STEP_PREFIX}*"):
+            shutil.rmtree(path)
+
     def keep_newest(self, count: int) -> None:
         """Remove all but the newest `count` checkpoints."""
         for path in sorted(self.checkpoints.glob(f"{_STEP_PREFIX}*"))[:-count]:
@@ -114,6 +119,11 @@ def make_run_folder(config: TrainConfig) -> tuple[TrainConfig, RunFolder]:
         raise InputError(
             f"expected a new run name, got {name}, which {folder.path} has; choose another name, or"
             f" continue it with --resume {folder.path}"
+        ) from error
+    except OSError as error:
+        raise InputError(
+            f"expected a place for the run, got {folder.path}: {error}; choose another one with"
+            f" --runs"
         ) from error
     return replace(config, name=name), folder
 

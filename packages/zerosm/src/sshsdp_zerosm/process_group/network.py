@@ -18,7 +18,7 @@ from sshsdp_zerosm.process_group.group import Group, open_group
 from sshsdp_zerosm.process_group.order import Order
 from sshsdp_zerosm.process_group.receiver import Receiver
 from sshsdp_zerosm.process_group.sender import NOBODY, Sender, as_payload
-from sshsdp_zerosm.waiter import find_abort, give_up, peer_closed, peers_died
+from sshsdp_zerosm.waiter import find_abort, give_up, peer_closed, peers_lost
 
 _STUCK = 0.5  # seconds without progress after which a rank says where it is
 _ANSWERS = 2.0  # seconds to wait for the others' reports
@@ -127,7 +127,7 @@ class Network:
         if error := find_abort(self._boards):
             return error
         if self._lost:
-            return peers_died(self._rank, self._lost)
+            return peers_lost(self._rank, self._lost)
         if self._boards[source].words[CLOSED]:
             return peer_closed(self._rank, source)
         self._remind(source)
