@@ -39,6 +39,7 @@ from sshsdp_fsdp_runtime.runtime.full_state import (
     take_from_rank0,
 )
 from sshsdp_fsdp_runtime.runtime.hooks import install
+from sshsdp_fsdp_runtime.runtime.model_check import check_model
 from sshsdp_fsdp_runtime.runtime.nonfinite import Nonfinite, find_nonfinite
 from sshsdp_fsdp_runtime.runtime.packed import check_members
 from sshsdp_fsdp_runtime.runtime.packed_linear import PackCalls
@@ -334,8 +335,10 @@ def fully_shard(
         PlanError: rules and model don't fit.
         RuntimeError: ranks planned differently; the same error on every rank.
     """
+    if isinstance(model, ShardedModule):
+        raise TypeError("expected a plain model, got one that is sharded already")
     initial = initial_values_of(model)
-    _check_model(model, initial)
+    check_model(model, initial)
     if sync not in ("rank0", "assert"):
         raise ValueError(f"expected sync 'rank0' or 'assert', got {sync!r}")
     options = Options(
@@ -379,27 +382,3 @@ def fully_shard(
     model._owns_transport = owned
     model._sharded_hooks = list(install(model, state))
     return model
-
-
-def _check_model(model: nn.Module, initial: str) -> None:
-    if isinstance(model, ShardedModule):
-        raise TypeError("expected a plain model, got one that is sharded already")
-    for name in ("optimizer", "plan", "transport"):
-        if hasattr(model, name):
-            raise TypeError(
-                f"expected a model without an attribute {name!r}, which fully_shard() adds; "
-                "rename it"
-            )
-    for name, parameter in model.named_parameters():
-        if initial != "given":
-            continue  # becomes an ordinary parameter
-        if parameter.device.type != "cpu":
-            raise RuntimeError(
-                "expected parameters on the CPU in this version, got "
-                f"{name!r} on {parameter.device}"
-            )
-        if type(parameter) is not nn.Parameter:
-            raise TypeError(
-                f"expected nn.Parameter, got {type(parameter).__name__} for {name!r}; parametrize "
-                "or distribute it after fully_shard(), or not at all"
-            )

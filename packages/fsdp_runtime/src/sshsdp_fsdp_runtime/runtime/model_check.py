@@ -1,0 +1,38 @@
+"""What a model must be to be sharded."""
+
+from torch import nn
+
+_GIVEN = ("optimizer", "plan", "transport")  # attributes of a sharded model
+
+
+def check_model(model: nn.Module, initial: str) -> None:
+    """Refuse names that would be hidden, and parameters that can't be converted.
+
+    Args:
+        model: not sharded yet.
+        initial: where its values come from; other than ``given``, parameters become ordinary ones.
+
+    Raises:
+        TypeError: an attribute of the model has a name that sharding gives it, or a parameter is
+            of another class than ``nn.Parameter``.
+        RuntimeError: a parameter is not on the CPU.
+    """
+    for name in _GIVEN:
+        if hasattr(model, name):
+            raise TypeError(
+                f"expected a model without an attribute {name!r}, which fully_shard() adds; "
+                "rename it"
+            )
+    if initial != "given":
+        return
+    for name, parameter in model.named_parameters():
+        if parameter.device.type != "cpu":
+            raise RuntimeError(
+                "expected parameters on the CPU in this version, got "
+                f"{name!r} on {parameter.device}"
+            )
+        if type(parameter) is not nn.Parameter:
+            raise TypeError(
+                f"expected nn.Parameter, got {type(parameter).__name__} for {name!r}; parametrize "
+                "or distribute it after fully_shard(), or not at all"
+            )
