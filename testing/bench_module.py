@@ -46,6 +46,8 @@ def load(path: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise UnknownBenchmarkError(f"expected a Python module, got {path}")
     module = importlib.util.module_from_spec(spec)
+    for stale in [known for known in sys.modules if known.startswith(f"{name}.")]:
+        del sys.modules[stale]  # else a package that is loaded again lacks its modules
     sys.modules[name] = module  # relative imports and dataclasses look it up there
     spec.loader.exec_module(module)
     return module
