@@ -7,7 +7,7 @@ import pytest
 import torch
 from testing.ranks import run_ranks
 
-from sshsdp_zerosm import Pull, Put, Region, Schedule, TransportError, connect
+from sshsdp_zerosm import Loopback, Pull, Put, Region, Schedule, TransportError, connect
 from sshsdp_zerosm.board import BOARD_BYTES
 from sshsdp_zerosm.shared_memory.memory import create, map_memory
 
@@ -226,6 +226,62 @@ def test_live_tensors_survive_close_and_their_memory_dies_with_them():
             arena.tensor()
 
     run_ranks(rank_main, 2)
+
+
+def test_a_released_arena_is_gone_while_the_transport_goes_on(layout):
+    def check(transport):
+        world, before = transport.world, (mappings(), transport.external_bytes)
+        kept = transport.arena("kept", 8192)
+        with_kept = mappings(), transport.external_bytes
+
+        def ring(name):
+            ops = [
+                Put(Region(name, at, 0, 8), Region(name, (at + 1) % world, 1024, 8))
+                for at in range(world)
+            ]
+            return Schedule(name, world, {"p": tuple((op,) for op in ops)})
+
+        program = transport.compile(ring("kept"))
+        for round_ in range(3):
+            for shared in (False, True):
+                arena = transport.arena("gone", 8192, shared=shared)
+                assert not arena.tensor().any()  # the name was there before, its bytes weren't
+                transport.barrier()
+                arena.tensor().fill_(7)
+                other = transport.compile(ring("gone"))
+                other.run("p")
+                view = arena.tensor()[5:]
+                transport.barrier()
+                transport.release(["gone"])
+                assert view.eq(7).all()
+                with pytest.raises(TransportError, match="arena 'gone' is closed"):
+                    arena.tensor()
+                with pytest.raises(ValueError, match=r"expected names of arenas, got \['gone'\]"):
+                    transport.release(["kept", "gone"])
+                del view, other, arena
+                assert (mappings(), transport.external_bytes) == with_kept
+            kept.tensor()[:8].fill_(round_ + 1)
+            transport.barrier()
+            program.run("p")
+            transport.barrier()
+        transport.release(["kept"])
+        del program, kept
+        assert (mappings(), transport.external_bytes) == before
+        transport.close()
+        transport.release(["anything"])
+
+    layout.run_connected(check)
+
+
+@pytest.mark.parametrize("world", [1, 3])
+def test_the_memory_of_a_loopback_goes_with_the_last_rank_that_lets_go(world):
+    transports = Loopback(world).transports
+    for value in (1, 2):
+        arenas = [transport.arena("a", 64) for transport in transports]
+        assert not any(bool(arena.tensor().any()) for arena in arenas)
+        arenas[0].tensor().fill_(value)
+        for transport in transports:
+            transport.release(["a"])
 
 
 @pytest.mark.parametrize(

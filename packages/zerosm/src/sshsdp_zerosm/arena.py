@@ -32,7 +32,10 @@ class Arena:
         name: the same on all ranks.
         nbytes: bytes of each rank's memory, as asked for; it starts zeroed at a page boundary.
         shared: the memory of all ranks of a node is one and the same.
+        created_bytes: whole pages of it that this rank has made.
     """
+
+    created_bytes: int = 0
 
     def __init__(
         self, name: str, nbytes: int, *, shared: bool, rank: int, memories: Sequence[Memory | None]

@@ -35,7 +35,7 @@ class Loopback:
         if topology.world != world:
             raise ValueError(f"expected a topology of {world} ranks, got {topology}")
         boards = [Board.local() for _ in range(world)]
-        memories = _Memories()
+        memories = _Memories(world)
         self.transports: list[Transport] = [
             LoopbackTransport(rank, topology, timeout, boards, memories) for rank in range(world)
         ]
@@ -111,6 +111,9 @@ class LoopbackTransport(Transport):
             self.external_bytes += padded(nbytes)
         return Arena(name, nbytes, shared=shared, rank=self.rank, memories=memories)
 
+    def _forget(self, name: str) -> None:
+        self._memories.forget(name)
+
     def _seal(self) -> None:
         pass
 
@@ -121,8 +124,10 @@ class LoopbackTransport(Transport):
 class _Memories:
     """The arenas of all ranks, made when the first rank asks."""
 
-    def __init__(self) -> None:
+    def __init__(self, world: int) -> None:
+        self._world = world
         self._known: dict[str, tuple[int, bool, list[Memory]]] = {}
+        self._forgotten: dict[str, int] = {}
 
     def agree(self, rank: int, name: str, nbytes: int, shared: bool) -> None:
         """TransportError if an earlier rank asked for the arena differently."""
@@ -141,6 +146,12 @@ class _Memories:
             memories = [made[rank // sharing] for rank in range(topology.world)]
             self._known[name] = (nbytes, shared, memories)
         return self._known[name][2]
+
+    def forget(self, name: str) -> None:
+        """One more rank has let go of an arena; with the last one it is gone."""
+        self._forgotten[name] = self._forgotten.get(name, 0) + 1
+        if self._forgotten[name] == self._world:
+            del self._forgotten[name], self._known[name]
 
 
 class _LoopbackWaiter:

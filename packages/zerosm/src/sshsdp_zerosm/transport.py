@@ -3,7 +3,7 @@
 import contextlib
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -98,8 +98,34 @@ class Transport(ABC):
                 f"expected a new arena name and nbytes >= 0, got {name!r} and {nbytes}; there are "
                 f"{', '.join(self._arenas) or 'no arenas'}"
             )
+        before = self.external_bytes
         self._arenas[name] = arena = self._create(name, nbytes, shared)
+        arena.created_bytes = self.external_bytes - before
         return arena
+
+    def release(self, names: Iterable[str]) -> None:
+        """Let go of arenas: their memory goes with the last tensor and program over them.
+
+        Every rank does so after it has run its last program over them, and does not wait for the
+        others: what they still map stays with them. A name may then be given again. After `close`
+        this is nothing.
+
+        Raises:
+            ValueError: there is no such arena; nothing was released.
+        """
+        if self._closed:
+            return
+        names = list(names)
+        if unknown := [name for name in names if name not in self._arenas]:
+            raise ValueError(
+                f"expected names of arenas, got {unknown}; there are "
+                f"{', '.join(self._arenas) or 'none'}"
+            )
+        for name in names:
+            arena = self._arenas.pop(name)
+            self.external_bytes -= arena.created_bytes
+            arena.release()
+            self._forget(name)
 
     def seal(self) -> None:
         """Collective: from now on there are no new arenas."""
@@ -223,6 +249,10 @@ class Transport(ABC):
     @abstractmethod
     def _create(self, name: str, nbytes: int, shared: bool) -> Arena:
         """Make and hand over the memory of a new arena."""
+
+    @abstractmethod
+    def _forget(self, name: str) -> None:
+        """Let go of whatever else holds the memory of a released arena."""
 
     @abstractmethod
     def _seal(self) -> None:

@@ -99,6 +99,9 @@ class CompositeTransport(Transport):
         ranks = tuple(self.topology.ranks_of(node))
         return ranks[:1] if shared else ranks
 
+    def _forget(self, name: str) -> None:
+        self._remote.forget(name)
+
     def _seal(self) -> None:
         self._mailbox.post(Kind.SEAL, b"").wait()
         self._node.seal()

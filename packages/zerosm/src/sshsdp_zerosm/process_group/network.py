@@ -88,9 +88,14 @@ class Network:
         """The way to one peer."""
         return self._senders[peer]
 
-    def register(self, memory: torch.Tensor) -> None:
-        """The next arena's memory on this rank; the same order on all ranks."""
+    def register(self, memory: torch.Tensor) -> int:
+        """The next arena's memory on this rank; the same order on all ranks. Returns its number."""
         self._memories.append(memory)
+        return len(self._memories) - 1
+
+    def forget(self, arena: int) -> None:
+        """Let go of a memory; a message that is still sent there is an error."""
+        self._memories[arena] = torch.empty(0, dtype=torch.uint8)
 
     def enter(self, mark: int) -> None:
         """This rank starts a run."""

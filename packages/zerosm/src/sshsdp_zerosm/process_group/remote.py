@@ -25,8 +25,11 @@ class NetworkRemote:
 
     def register(self, name: str, memory: torch.Tensor) -> None:
         """An arena was made; the same order on all ranks."""
-        self._arenas[name] = len(self._arenas)
-        self._network.register(memory)
+        self._arenas[name] = self._network.register(memory)
+
+    def forget(self, name: str) -> None:
+        """An arena was released."""
+        self._network.forget(self._arenas.pop(name))
 
     def program(self) -> None:
         """See Remote."""

@@ -66,6 +66,9 @@ class ProcessGroupTransport(Transport):
         self.external_bytes += padded(nbytes)
         return arena
 
+    def _forget(self, name: str) -> None:
+        self._remote.forget(name)
+
     def _seal(self) -> None:
         self._mailbox.post(Kind.SEAL, b"").wait()
 

@@ -63,6 +63,9 @@ class SharedMemoryTransport(Transport):
         ]
         return Arena(name, nbytes, shared=shared, rank=self.rank, memories=mapped)
 
+    def _forget(self, name: str) -> None:
+        pass  # mappings go with the arena
+
     def _creators(self, shared: bool) -> tuple[int, ...]:
         return (0,) if shared else tuple(range(self.world))
 
