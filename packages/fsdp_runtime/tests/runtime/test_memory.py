@@ -186,3 +186,29 @@ def test_closing_releases_all_memory(form):
     for seen in run_ranks(build_and_close, 2, form, timeout=60):
         assert [(alive, gone, maps) for alive, gone, maps, _ in seen] == [(False, True, 0)] * 3
         assert len({descriptors for *_, descriptors in seen}) == 1
+
+
+def build_often(rank: Rank, form):
+    """Models on one transport that goes on, closed or only forgotten, with things left over."""
+    seen, left = [], []
+    with connect(rank.rank, rank.world, rank.store, timeout=20) as transport:
+        for round_ in range(8):
+            model = fully_shard(TiedModel(), transport=transport, form=form)
+            train(model, rank.rank)
+            if round_ % 2:  # what a user may keep of a model that is closed
+                model(ids()).sum().backward()
+                left = [model.optimizer, model.gain.grad, model, list(model.parameters())]
+                model.close()
+            else:
+                left.clear()
+                del model
+                gc.collect()
+            seen.append((mapped(), transport.external_bytes, len(os.listdir("/proc/self/fd"))))
+        return seen
+
+
+@pytest.mark.parametrize("form", ["shared", "private"])
+def test_models_that_come_and_go_on_one_transport_leave_no_memory_behind(form):
+    for seen in run_ranks(build_often, 2, form, timeout=60):
+        assert len(set(seen)) == 1, seen
+        assert seen[0][0] == 2  # the ranks' boards

@@ -82,7 +82,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self._norm = GradientNorm(self._flats, reducer or exchange or LocalReducer())
         self.skipped_steps = 0
         self.last_step_skipped = False
-        self._built = False
+        self._built = self._closed = False
         super().__init__([_param_group(group) for group in self._groups], {})
         self._built = True
         # torch's own schedulers look for betas or momentum here.
@@ -111,6 +111,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         Raises:
             ValueError: a hyperparameter in ``param_groups`` has no legal value; nothing changed.
         """
+        self._check_open()
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -134,6 +135,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
             set_to_none: as in torch's signature; the owner of the buffers decides what a dropped
                 gradient is. Stand-alone, main gradients become zeros either way.
         """
+        self._check_open()
         drop = getattr(self._steps, "zero_grad", None)
         if drop is not None:
             drop()
@@ -178,6 +180,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         ``{"state": {name: {"step": 0-d float32, field: 1-D fragment, ...}}, "param_groups":
         [{"rule": ..., "params": [names], hyperparameter: value, ...}]}``. No communication.
         """
+        self._check_open()
         for prepare in self._optimizer_state_dict_pre_hooks.values():
             prepare(self)
         result: dict[str, Any] = {
@@ -195,6 +198,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
             ValueError: listing every name, shape, dtype and hyperparameter that differs; nothing
                 was changed.
         """
+        self._check_open()
         for prepare in self._optimizer_load_state_dict_pre_hooks.values():
             state_dict = prepare(self, state_dict) or state_dict
         with torch.no_grad():
@@ -202,6 +206,16 @@ class ShardedOptimizer(torch.optim.Optimizer):
             load(state_dict, live_state(self._flats), self.param_groups, rules)
         for finish in self._optimizer_load_state_dict_post_hooks.values():
             finish(self)
+
+    def close(self) -> None:
+        """Let go of weights, gradients and state; the optimizer can't be used afterwards."""
+        self._closed = True
+        self._flats, self._groups = [], []
+        self._norm, self._steps = GradientNorm([], LocalReducer()), LocalSteps()
+        self.state.clear()
+        for group in self.param_groups:
+            group["params"] = []
+            group["param_names"] = []
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Refuse: shards and state are laid out at construction.
@@ -231,8 +245,16 @@ class ShardedOptimizer(torch.optim.Optimizer):
             "use state_dict() and load_state_dict()"
         )
 
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RuntimeError(
+                "expected an open optimizer, got one whose buffers were let go by close(); build "
+                "another"
+            )
+
     def _finalize(self) -> list[Used]:
         """Make gradients final and return, per list, who has one."""
+        self._check_open()
         with torch.no_grad():
             if self._steps.finalize_gradients() is not False:
                 self._norm.changed()

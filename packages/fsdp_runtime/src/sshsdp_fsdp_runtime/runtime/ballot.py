@@ -125,6 +125,13 @@ class Ballot:
         self._turn += 1
         return vote
 
+    def close(self) -> None:
+        """Let go of the memory; there are no more turns."""
+        self._memories.clear()
+        self._numbers.clear()
+        self._memory = np.empty(0, np.uint8)
+        self._program.release()
+
     def _wait_for_openings(self) -> None:
         if not self._waited:
             self._program.run("opened")

@@ -1,5 +1,6 @@
 """The plan's buffers: one data tree per arena, one set of nodes per atom."""
 
+import weakref
 from dataclasses import dataclass
 
 import torch
@@ -65,6 +66,10 @@ class Buffers:
             memory = transport.arena(root.name, arena.nbytes, shared=arena.shared)
             self.arenas[arena.name] = memory
             root.attach(memory.tensor())
+        # Also of a model that nobody closes.
+        names = [root.name for root in self.roots]
+        self._release = weakref.finalize(self, transport.release, names)
+        self._release.atexit = False
 
     def truth_of(self, atom: AtomPlan, rank: int) -> torch.Tensor:
         """The 1-D ZeRO-1 buffer from which `rank` makes its part of w, readable here."""
@@ -85,6 +90,7 @@ class Buffers:
         self.roots.clear()
         self.arenas.clear()
         self.atoms.clear()
+        self._release()
 
     def _nodes(self, atom: AtomPlan, roots: dict[str, DataNode]) -> AtomBuffers:
         weights = self._list(atom, Field.WEIGHTS, roots)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sshsdp_fsdp_runtime.runtime.weights import WeightGroup
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class ParameterHandle:
     """Connects a model's parameter with the buffers that hold it.
 

@@ -1,5 +1,6 @@
 """Hooks that connect a module tree and autograd with the runtime."""
 
+import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
@@ -33,11 +34,17 @@ def install(model: nn.Module, state: RuntimeState) -> list[RemovableHandle]:
 
 
 def _watch_gradient(handle: ParameterHandle) -> Iterator[RemovableHandle]:
-    passes = handle.passes
-    if passes is None:
+    if handle.passes is None:
         return
 
+    # The parameter holds the hook where the garbage collector can't see it.
+    known = weakref.ref(handle)
+
     def on_accumulated(parameter: torch.Tensor) -> None:
+        handle = known()
+        assert handle is not None  # the parameter has it
+        passes = handle.passes
+        assert passes is not None
         with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
             gradient = take_autograd_gradient(parameter)
             if gradient is not None:
@@ -109,6 +116,7 @@ def _guard_root(model: nn.Module, state: RuntimeState) -> list[RemovableHandle]:
             tensor.register_hook(begin_pass)  # type: ignore[no-untyped-call]
 
     def begin_pass(_gradient: torch.Tensor) -> None:
+        state.check_open()
         state.passes.arm()
 
     return [model.register_forward_pre_hook(before), model.register_forward_hook(after)]

@@ -27,6 +27,10 @@ class LabelledProgram:
         """See Program.ready."""
         return self._program.ready(phase)
 
+    def release(self) -> None:
+        """See Program.release."""
+        self._program.release()
+
     def _label(self, phase: str) -> str:
         """The phase, unless the name begins with it, and the name."""
         name = self._name if self._name.startswith(phase) else f"{phase} {self._name}"

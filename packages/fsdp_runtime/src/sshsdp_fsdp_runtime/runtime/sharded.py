@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Literal, NoReturn, TypeVar
+from typing import Any, Literal, NoReturn, TypeVar, cast
 
 import torch
 from torch import nn
@@ -19,8 +19,8 @@ from sshsdp_fsdp_runtime.plan import (
     Update,
     build_plan,
 )
-from sshsdp_fsdp_runtime.plan.patterns import matches
 from sshsdp_fsdp_runtime.runtime.agreement import agree_on_plan
+from sshsdp_fsdp_runtime.runtime.closed import ClosedState, refuse
 from sshsdp_fsdp_runtime.runtime.deferred_init import Construction, initial_values_of
 from sshsdp_fsdp_runtime.runtime.entry import (
     CheckpointEntry,
@@ -39,12 +39,13 @@ from sshsdp_fsdp_runtime.runtime.full_state import (
     take_from_rank0,
 )
 from sshsdp_fsdp_runtime.runtime.hooks import install
+from sshsdp_fsdp_runtime.runtime.lending import lent
 from sshsdp_fsdp_runtime.runtime.model_check import check_model
 from sshsdp_fsdp_runtime.runtime.nonfinite import Nonfinite, find_nonfinite
 from sshsdp_fsdp_runtime.runtime.packed import check_members
 from sshsdp_fsdp_runtime.runtime.packed_linear import PackCalls
 from sshsdp_fsdp_runtime.runtime.parameter import ShardedParameter
-from sshsdp_fsdp_runtime.runtime.pieces import full_value, store
+from sshsdp_fsdp_runtime.runtime.pieces import store
 from sshsdp_fsdp_runtime.runtime.scalars import load_scalars, scalars_of
 from sshsdp_fsdp_runtime.runtime.state import RuntimeState
 from sshsdp_updates import ShardedOptimizer
@@ -126,31 +127,8 @@ class ShardedModule(nn.Module):
             write: on exit take back what was changed in place. Every rank must make the same
                 changes, since each keeps the part that it owns.
         """
-        state = self._sharded
-        chosen = [
-            handle
-            for handle in state.handles
-            if not patterns or any(matches(p, a) for p in patterns for a in handle.spec.aliases)
-        ]
-        for pattern in patterns:
-            if not any(matches(pattern, alias) for h in chosen for alias in h.spec.aliases):
-                raise ValueError(f"expected a pattern that names parameters, got {pattern!r}")
-        state.update.check("unsharded()")
-        state.transport.barrier()
-        full = {}
-        for handle in chosen:
-            value = full_value(handle, state.buffers, state.transport)
-            assert value is not None
-            full.update(dict.fromkeys(handle.spec.aliases, value))
-        state.update.lent = write
-        try:
+        with lent(self._sharded, patterns, write=write) as full:
             yield full
-        finally:
-            state.update.lent = False
-        if write:
-            with self._writing_weights():
-                for handle in chosen:
-                    store(handle, full[handle.spec.name].view(-1), state.transport.rank)
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
         """Sharded values under the model's own names; never communicates.
@@ -225,12 +203,15 @@ class ShardedModule(nn.Module):
 
     def close(self) -> None:
         """Let go of all buffers; the model can't be used afterwards. Collective, idempotent."""
+        if isinstance(self._sharded, ClosedState):
+            return
+        state, self._sharded = self._sharded, cast("RuntimeState", ClosedState(self._sharded.plan))
         for hook in self._sharded_hooks:
             hook.remove()
-        self._sharded_hooks.clear()
-        self._sharded.close()
+        self._sharded_hooks[:] = [self.register_forward_pre_hook(refuse)]
+        state.close()
         if self._owns_transport:
-            self._sharded.transport.close()
+            state.transport.close()
 
     # Checkpoints
 

@@ -9,6 +9,7 @@ from sshsdp_fsdp_runtime.plan import PackPlan, Plan, ScheduleBook, Votes
 from sshsdp_fsdp_runtime.plan.storage import TEMPORARIES, gathered_within_nodes
 from sshsdp_fsdp_runtime.runtime.ballot import Ballot
 from sshsdp_fsdp_runtime.runtime.buffers import Buffers
+from sshsdp_fsdp_runtime.runtime.closed import closed_error
 from sshsdp_fsdp_runtime.runtime.deferred_init import Construction
 from sshsdp_fsdp_runtime.runtime.finishing import Finishing
 from sshsdp_fsdp_runtime.runtime.gradient_group import GradientGroup, GradientSlot
@@ -50,8 +51,10 @@ class RuntimeState:
         self.plan = plan
         self.transport = transport
         self._prefix = prefix
+        self._programs: list[LabelledProgram] = []
         self.buffers = Buffers(plan, transport, prefix)
-        tally = Tally(self._ballot(), transport.abort)
+        self._ballot = self._make_ballot()
+        tally = Tally(self._ballot, transport.abort)
         if plan.options.poison:
             self.buffers.poison()
         book = ScheduleBook(plan, prefix)
@@ -88,7 +91,7 @@ class RuntimeState:
         self.update.end()
         self.optimizer = self._optimizer() if trainable else None
 
-    def _ballot(self) -> Ballot | None:
+    def _make_ballot(self) -> Ballot | None:
         if self.transport.world == 1:
             return None
         votes = Votes.of(self.plan.spec, self.plan.groups, self.plan.topology)
@@ -98,7 +101,9 @@ class RuntimeState:
         if schedule is None:
             return None
         name = schedule.name.removeprefix(self._prefix)
-        return LabelledProgram(self.transport.compile(schedule), name)
+        program = LabelledProgram(self.transport.compile(schedule), name)
+        self._programs.append(program)
+        return program
 
     def _weight_groups(self, book: ScheduleBook) -> dict[str, WeightGroup]:
         slots: dict[int, WeightSlot] = {}
@@ -226,9 +231,31 @@ class RuntimeState:
                 )
         return self.passes.join()
 
+    def check_open(self) -> None:
+        """Called when a backward begins, which may be of a graph from before.
+
+        Raises:
+            RuntimeError: the model was closed.
+        """
+        if not self.buffers.roots:
+            raise closed_error()
+
     def close(self) -> None:
-        """Give the parameters ordinary empty storage and drop all buffers."""
+        """Make the parameters ordinary and empty, and let go of all buffers.
+
+        Whatever the user still holds, an optimizer, a gradient or a graph, keeps none of them.
+        """
         for handle in self.handles:
             with torch._C.DisableTorchFunctionSubclass():
                 handle.parameter.data = torch.empty(0, dtype=handle.parameter.dtype)
+            handle.parameter.__class__ = nn.Parameter
+            del handle.parameter._handle  # type: ignore[attr-defined]
+            handle.weight = torch.empty(0)
+            handle.gradient = None
+        if self.optimizer is not None:
+            self.optimizer.close()
+        if self._ballot is not None:
+            self._ballot.close()
+        for program in self._programs:
+            program.release()
         self.buffers.detach()
