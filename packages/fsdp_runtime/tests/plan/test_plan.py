@@ -26,6 +26,13 @@ def test_blocks_are_groups_and_what_is_shared_belongs_to_the_root():
     assert [g.label for g in plan.reduction_order] == ["layers.2", "layers.1", "layers.0", "root"]
 
 
+def test_elements_of_a_model_that_is_a_list_are_groups_and_those_of_lists_inside_are_not():
+    inner = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)])
+    spec = ModelSpec.of(nn.ModuleList([nn.Linear(2, 2), nn.ModuleDict({"blocks": inner})]))
+    plan = build_plan(spec, 2)
+    assert [group.label for group in plan.groups if group.atoms] == ["0", "1"]
+
+
 def test_a_parameter_tied_across_groups_belongs_to_the_root():
     model = TiedModel()
     model.layers[1].down.weight = model.layers[0].down.weight

@@ -1,8 +1,9 @@
 """Sampling follows the model's logits, and its text is safe to show."""
 
+import pytest
 import torch
 
-from sshsdp_fsdp_runtime.trainer.sample import generate, printable
+from sshsdp_fsdp_runtime.trainer.sample import NoSampleError, generate, printable
 
 
 def successor(tokens):
@@ -39,6 +40,15 @@ def test_draws_depend_on_the_seed_and_follow_the_temperature():
     assert draw(1) != draw(2)
     assert 0.6 < draw(1).count(0) / 400 < 0.8
     assert draw(1, 0.3).count(0) / 400 > 0.9
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_outputs_that_are_not_finite_give_no_sample(temperature):
+    def forward(tokens):
+        return torch.full((1, tokens.shape[1], 3), torch.nan)
+
+    with pytest.raises(NoSampleError, match="expected finite outputs of the model, got inf or NaN"):
+        generate(forward, [0], count=1, context=1, temperature=temperature, seed=0)
 
 
 def test_control_characters_never_reach_the_terminal():

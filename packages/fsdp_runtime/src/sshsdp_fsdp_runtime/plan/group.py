@@ -44,8 +44,8 @@ def group_modules(spec: ModelSpec, patterns: Sequence[str] | None) -> tuple[str,
         PlanError: a pattern matches no module.
     """
     if patterns is None:
-        outer = [n for n in spec.lists if not any(n.startswith(o + ".") for o in spec.lists)]
-        patterns = [f"{name}.*" for name in outer]
+        outer = [n for n in spec.lists if not any(_inside(n, other) for other in spec.lists)]
+        patterns = [f"{name}.*" if name != ROOT else "*" for name in outer]
     for pattern in patterns:
         if not any(matches(pattern, module) for module in spec.modules):
             raise PlanError(
@@ -53,6 +53,10 @@ def group_modules(spec: ModelSpec, patterns: Sequence[str] | None) -> tuple[str,
                 "none; patterns of groups name modules, not parameters"
             )
     return tuple(m for m in spec.modules if any(matches(p, m) for p in patterns))
+
+
+def _inside(module: str, other: str) -> bool:
+    return module != other and (other == ROOT or module.startswith(other + "."))
 
 
 def home_of(parameter: ParameterSpec, modules: Collection[str]) -> str:

@@ -23,7 +23,7 @@ from sshsdp_fsdp_runtime.trainer.plot import NoPlotError, write_plot
 from sshsdp_fsdp_runtime.trainer.progress import GIB, make_progress
 from sshsdp_fsdp_runtime.trainer.reports import Audience, Listener
 from sshsdp_fsdp_runtime.trainer.runfolder import RunFolder
-from sshsdp_fsdp_runtime.trainer.sample import generate, printable
+from sshsdp_fsdp_runtime.trainer.sample import NoSampleError, generate, printable
 from sshsdp_fsdp_runtime.trainer.schedule import make_scheduler, restore_scheduler
 from sshsdp_fsdp_runtime.trainer.seat import Seat
 from sshsdp_fsdp_runtime.trainer.session import OpenSession, Session
@@ -190,14 +190,19 @@ class _RankRun:
             prompt = tokenizer.encode(report.sample_prompt.encode()).tolist()
         else:
             prompt = self._corpus.validation[:_PROMPT_TOKENS].tolist()
-        tokens = generate(
-            self._session.model,
-            prompt,
-            count=report.sample_tokens,
-            context=self._config.context,
-            temperature=report.sample_temperature,
-            seed=self._config.seed,
-        )
+        try:
+            tokens = generate(
+                self._session.model,
+                prompt,
+                count=report.sample_tokens,
+                context=self._config.context,
+                temperature=report.sample_temperature,
+                seed=self._config.seed,
+            )
+        except NoSampleError as error:  # on every rank: outputs are equal
+            if self._seat.rank == 0:
+                say(str(error))
+            return
         if self._seat.rank == 0:
             both = prompt + tokens
             text = " ".join(map(str, both)) if tokenizer is None else tokenizer.decode(both)

@@ -6,6 +6,10 @@ import torch
 from torch import Tensor
 
 
+class NoSampleError(RuntimeError):
+    """The model gives nothing to draw from."""
+
+
 def generate(
     forward: Callable[[Tensor], Tensor],
     prompt: Sequence[int],
@@ -30,12 +34,20 @@ def generate(
 
     Returns:
         The new tokens.
+
+    Raises:
+        NoSampleError: logits are not finite.
     """
     generator = torch.Generator().manual_seed(seed)
     tokens = list(prompt)
     with torch.no_grad():
         for _ in range(count):
             logits = forward(torch.tensor([tokens[-context:]]))[0, -1].float()
+            if not bool(torch.isfinite(logits).all()):
+                raise NoSampleError(
+                    "no sample: expected finite outputs of the model, got inf or NaN; the losses"
+                    " say since when"
+                )
             tokens.append(_draw(logits, temperature, generator))
     return tokens[len(prompt) :]
 
