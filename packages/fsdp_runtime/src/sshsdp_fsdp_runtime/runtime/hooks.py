@@ -1,8 +1,8 @@
 """Hooks that connect a module tree and autograd with the runtime."""
 
 import weakref
-from collections.abc import Iterator, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch import nn
@@ -16,6 +16,7 @@ from sshsdp_fsdp_runtime.runtime.parameter import ShardedParameter, take_autogra
 from sshsdp_fsdp_runtime.runtime.state import RuntimeState
 from sshsdp_fsdp_runtime.runtime.weights import WeightGroup
 
+Hook = TypeVar("Hook", bound=Callable[..., None])
 Place: TypeAlias = tuple[dict[str, nn.Parameter | None], str, ParameterHandle]
 Link: TypeAlias = tuple[dict[str, nn.Module | None], str, nn.Module]
 
@@ -30,6 +31,8 @@ def install(model: nn.Module, state: RuntimeState) -> list[RemovableHandle]:
     for name, group in state.weights.items():
         if group.releases:
             hooks += _serve_forward(modules[name], group)
+        else:
+            hooks.append(modules[name].register_forward_pre_hook(_fetch(group)))
     return hooks
 
 
@@ -77,9 +80,20 @@ def _serve_forward(module: nn.Module, group: WeightGroup) -> list[RemovableHandl
         group.awaited = True
 
     return [
-        module.register_forward_pre_hook(before),
-        module.register_forward_hook(after, always_call=True),
+        module.register_forward_pre_hook(_eager(before)),
+        module.register_forward_hook(_eager(after), always_call=True),
     ]
+
+
+def _fetch(group: WeightGroup) -> Callable[..., None]:
+    """Fetches weights that stay; compiled modules, whose operations don't, are in need of it."""
+    unshard = _eager(group.unshard)
+
+    def before(_module: nn.Module, _args: Any) -> None:
+        if not group.ready:
+            unshard()
+
+    return before
 
 
 def _packs_inside(state: RuntimeState) -> dict[str, list[Packed]]:
@@ -97,12 +111,13 @@ def _drop_outputs(module: nn.Module, packs: Sequence[Packed]) -> RemovableHandle
         for pack in packs:
             pack.drop()
 
-    return module.register_forward_hook(after, always_call=True)
+    return module.register_forward_hook(_eager(after), always_call=True)
 
 
 def _guard_root(model: nn.Module, state: RuntimeState) -> list[RemovableHandle]:
     """Checks before the model's forward; the begin of a backward pass through its output."""
     places, links = _places(model, state), _links(model)
+    staying = [group for group in state.weights.values() if not group.releases]
 
     def before(module: nn.Module, _args: Any) -> None:
         state.passes.recover()
@@ -110,6 +125,8 @@ def _guard_root(model: nn.Module, state: RuntimeState) -> list[RemovableHandle]:
             _check_reachable(module, places)
             links[:] = _links(module)
         _check_usable(places, state)
+        for group in staying:  # here, so that a graph of the whole model is not cut at each group
+            group.unshard()
 
     def after(_module: nn.Module, _args: Any, output: Any) -> None:
         for tensor in _differentiable(output):
@@ -119,7 +136,16 @@ def _guard_root(model: nn.Module, state: RuntimeState) -> list[RemovableHandle]:
         state.check_open()
         state.passes.arm()
 
-    return [model.register_forward_pre_hook(before), model.register_forward_hook(after)]
+    return [
+        model.register_forward_pre_hook(_eager(before)),
+        model.register_forward_hook(_eager(after)),
+    ]
+
+
+def _eager(hook: Hook) -> Hook:
+    """The hook is called, not traced, where a module is compiled around it."""
+    disabled: Hook = torch.compiler.disable(hook)  # type: ignore[no-untyped-call]
+    return disabled
 
 
 def _differentiable(output: Any) -> list[torch.Tensor]:

@@ -56,25 +56,22 @@ class ShardedParameter(nn.Parameter):
         """Deliver weights that are about to be read, and gradients straight into g'."""
         kwargs = kwargs or {}
         with torch._C.DisableTorchFunctionSubclass():
-            if function in _METADATA:
+            # In compiled code the hooks of modules have fetched the weights.
+            if torch.compiler.is_compiling() or function in _METADATA:
                 return function(*args, **kwargs)
-            traced = torch.compiler.is_compiling()
-            if not traced:
-                _refuse(outside.writes(function, args, kwargs))
+            _refuse(outside.writes(function, args, kwargs))
             if function.__name__ in ("__get__", "__set__"):
-                return function(*args, **kwargs) if traced else _property(function, args)
+                return _property(function, args)
             groups = _readable((*args, *kwargs.values()))
-            if not traced:
-                args = tuple(_together(argument) for argument in args)
+            args = tuple(_together(argument) for argument in args)
             direct = DIRECT.get(function)
-            if direct is not None and not traced:
+            if direct is not None:
                 written = direct(*args, **kwargs)
                 if written is not None:
                     return written
             result = function(*args, **kwargs)
             for parameter, group in groups:
-                if not traced:
-                    result = outside.kept(result, parameter, group)
+                result = outside.kept(result, parameter, group)
                 regather_before_backward(result, group)
             return result
 
