@@ -10,27 +10,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn import functional
 
+from sshsdp_fsdp_runtime.runtime.engine import (
+    returns_gradients,
+    wants_gradient,
+    watch_backward,
+)
+
 if TYPE_CHECKING:
     from sshsdp_fsdp_runtime.runtime.handle import ParameterHandle
-    from sshsdp_fsdp_runtime.runtime.weights import WeightGroup
 
 Gradients = tuple[torch.Tensor | None, ...]
-
-
-def wants_gradient(handle: "ParameterHandle") -> bool:
-    """Whether the running backward pass accumulates into this parameter.
-
-    ``ctx.needs_input_grad`` is true even under ``backward(inputs=...)`` and ``autograd.grad`` of
-    other tensors; only the engine knows (torch keeps the question private).
-    """
-    try:
-        wanted: bool = torch._C._will_engine_execute_node(handle.accumulate_node)
-    except RuntimeError as error:
-        raise RuntimeError(
-            f"expected gradients of sharded parameters from loss.backward(), got "
-            f"torch.autograd.grad for {handle.spec.name!r}; call backward() and read p.grad"
-        ) from error
-    return wanted
 
 
 def write_product(gradient: torch.Tensor, first: bool, dy: torch.Tensor, x: torch.Tensor) -> None:
@@ -52,19 +41,8 @@ def write_sum(gradient: torch.Tensor, first: bool, dy: torch.Tensor) -> None:
 def differentiable_product(dy: torch.Tensor, handle: "ParameterHandle") -> torch.Tensor:
     """Dx = dy W as a part of a graph, whose backward finds the weight readable."""
     dx = torch.mm(dy, handle.parameter)
-    regather_before_backward(dx, handle.weights)
+    watch_backward(dx, (handle,))
     return dx
-
-
-def regather_before_backward(result: Any, group: "WeightGroup") -> None:
-    """Autograd may have saved a weight: have it readable when the operation's node runs."""
-
-    def unshard(_gradients: Any) -> None:
-        group.unshard()
-
-    for tensor in result if isinstance(result, tuple | list) else (result,):
-        if isinstance(tensor, torch.Tensor) and tensor.grad_fn is not None:
-            tensor.grad_fn.register_prehook(unshard)
 
 
 def memory_of(y: torch.Tensor, first: int, shape: Sequence[int]) -> torch.Tensor:
@@ -98,14 +76,15 @@ class DirectLinear(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dy: torch.Tensor) -> Gradients:
-        """Dx is returned; dW and db go to g' unless a graph of the backward is wanted."""
+        """Dx is returned; dW and db go to g', see `returns_gradients`."""
         (x,) = ctx.saved_tensors
         handle, bias_handle = ctx.handle, ctx.bias_handle
         with torch._C.DisableTorchFunctionSubclass():
             if not handle.weights.ready:
                 handle.weights.unshard()
             dy2, x2 = dy.reshape(-1, dy.shape[-1]), x.reshape(-1, x.shape[-1])
-            if torch.is_grad_enabled():
+            handles = (handle,) if bias_handle is None else (handle, bias_handle)
+            if returns_gradients(handles):
                 product = differentiable_product(dy2, handle).view(x.shape)
                 db = None if bias_handle is None else dy2.sum(0)
                 return product, torch.mm(dy2.t(), x2), db, None, None
@@ -144,7 +123,7 @@ class DirectEmbedding(torch.autograd.Function):
         handle = ctx.handle
         padding = -1 if ctx.padding_idx is None else ctx.padding_idx
         with torch._C.DisableTorchFunctionSubclass():
-            if torch.is_grad_enabled():
+            if returns_gradients((handle,)):
                 rows = handle.spec.shape[0]
                 dense = torch.ops.aten.embedding_dense_backward(dy, index, rows, padding, False)
                 return None, dense, None, None

@@ -11,10 +11,10 @@ from sshsdp_fsdp_runtime.runtime.direct import (
     Gradients,
     differentiable_product,
     memory_of,
-    wants_gradient,
     write_product,
     write_sum,
 )
+from sshsdp_fsdp_runtime.runtime.engine import returns_gradients, wants_gradient
 
 if TYPE_CHECKING:
     from sshsdp_fsdp_runtime.runtime.handle import ParameterHandle
@@ -92,7 +92,7 @@ class PackedLinear(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *dy: torch.Tensor | None) -> Gradients:
-        """Dx is returned; dW and db go to g' unless a graph of the backward is wanted."""
+        """Dx is returned; dW and db go to g', see `returns_gradients`."""
         (x,) = ctx.saved_tensors
         weight, bias = ctx.weight, ctx.bias
         group = weight.handles[0].weights
@@ -101,7 +101,7 @@ class PackedLinear(torch.autograd.Function):
         with torch._C.DisableTorchFunctionSubclass():
             if not group.ready:
                 group.unshard()
-            if torch.is_grad_enabled():
+            if returns_gradients((*weight.handles, *(bias.handles if bias is not None else ()))):
                 dx, *others = _differentiable(x, dy, weight, bias)
                 return None, None, None, dx if wanted[0] else None, *others
             pieces = _Pieces.of(dy)

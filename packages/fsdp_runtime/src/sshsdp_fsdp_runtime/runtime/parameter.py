@@ -7,13 +7,13 @@ import torch
 from torch import nn
 
 from sshsdp_fsdp_runtime.runtime import outside
-from sshsdp_fsdp_runtime.runtime.direct import DIRECT, regather_before_backward
+from sshsdp_fsdp_runtime.runtime.direct import DIRECT
+from sshsdp_fsdp_runtime.runtime.engine import watch_backward
 
 if TYPE_CHECKING:
     from sshsdp_fsdp_runtime.runtime.handle import ParameterHandle
-    from sshsdp_fsdp_runtime.runtime.weights import WeightGroup
 
-# Questions about a parameter that can be answered without its values.
+# What is done with a parameter without its values.
 _METADATA = frozenset(
     {
         torch.Tensor.dim,
@@ -29,6 +29,7 @@ _METADATA = frozenset(
         torch.Tensor.size,
         torch.Tensor.storage_offset,
         torch.Tensor.stride,
+        torch.autograd.grad,
         torch.is_complex,
         torch.is_floating_point,
         torch.numel,
@@ -62,7 +63,7 @@ class ShardedParameter(nn.Parameter):
             _refuse(outside.writes(function, args, kwargs))
             if function.__name__ in ("__get__", "__set__"):
                 return _property(function, args)
-            groups = _readable((*args, *kwargs.values()))
+            handles = _readable((*args, *kwargs.values()))
             args = tuple(_together(argument) for argument in args)
             direct = DIRECT.get(function)
             if direct is not None:
@@ -70,9 +71,11 @@ class ShardedParameter(nn.Parameter):
                 if written is not None:
                     return written
             result = function(*args, **kwargs)
-            for parameter, group in groups:
-                result = outside.kept(result, parameter, group)
-                regather_before_backward(result, group)
+            for handle in handles:
+                if handle.weights.releases:
+                    result = outside.kept(result, handle.parameter, handle.weights)
+            if handles:
+                watch_backward(result, handles)
             return result
 
     @property
@@ -124,17 +127,17 @@ def _property(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     return parameter._handle.weights.shown(parameter._handle).detach()
 
 
-def _readable(arguments: tuple[Any, ...]) -> "list[tuple[ShardedParameter, WeightGroup]]":
-    """Make the weights among `arguments` readable; those of groups that may drop them."""
-    dropped = []
+def _readable(arguments: tuple[Any, ...]) -> "list[ParameterHandle]":
+    """Make the weights among `arguments` readable; those that a backward has to do with."""
+    handles = []
     for argument in arguments:
         if type(argument) is ShardedParameter:
-            group = argument._handle.weights
-            if not group.ready:
-                group.unshard()
-            if group.releases:
-                dropped.append((argument, group))
-    return dropped
+            handle = argument._handle
+            if not handle.weights.ready:
+                handle.weights.unshard()
+            if handle.weights.releases or argument.requires_grad:
+                handles.append(handle)
+    return handles
 
 
 def _together(argument: Any) -> Any:

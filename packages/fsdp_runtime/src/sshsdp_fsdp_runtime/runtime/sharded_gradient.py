@@ -39,9 +39,15 @@ class ShardedGradient(torch.Tensor):
 
     @property
     def local(self) -> torch.Tensor:
-        """This rank's 1-D piece of the finalized gradient. Collective: finalizes."""
+        """This rank's 1-D piece of the finalized gradient. Collective: finalizes.
+
+        Zeros where no rank has a gradient of the parameter, which the optimizer then skips.
+        """
         self._gradients.finalize()
-        return self._gradients.local(self._handle)
+        piece = self._gradients.local(self._handle)
+        if not self._gradients.used(self._handle.spec.name):
+            piece.zero_()  # nothing has written to it, in this round or ever
+        return piece
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         shape = tuple(self.shape)
