@@ -1,5 +1,7 @@
 """State, first steps and hyperparameters of the optimizer."""
 
+from functools import partial
+
 import pytest
 import torch
 from integration.user_reports.comparison import (
@@ -16,7 +18,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from sshsdp_fsdp_runtime import Update, fully_shard
 from sshsdp_fsdp_runtime.checkpoint import load_checkpoint, save_checkpoint
-from sshsdp_updates import SGD, AdamW
+from sshsdp_updates import SGD, AdamW, TorchRule
 
 
 @each_form
@@ -74,25 +76,23 @@ def test_a_zero_gradient_at_the_first_step_leaves_weights_as_they_are(rule):
     assert on_ranks(2, scene, updates=[Update("**", rule)]) == [(0.0, [], False)] * 2
 
 
-def test_the_first_real_step_is_the_first_step():
+@pytest.mark.parametrize(
+    ("rule", "theirs"),
+    [(AdamW, torch.optim.AdamW), (partial(TorchRule, torch.optim.Adam), torch.optim.Adam)],
+    ids=["adamw", "adam"],
+)
+def test_the_first_real_step_is_the_first_step(rule, theirs):
     """State exists from the start, yet no bias correction, decay or moment is ahead of torch's."""
     torch.manual_seed(0)
     model = nn.Linear(2, 2).double()
     x = torch.randn(2, 2, 5, 2, dtype=torch.float64)
+    options = {"lr": 0.01, "weight_decay": 0.1}
 
     def loss(model, step, rank):
         return model(x[step, rank]).square().mean()
 
-    rule = AdamW(lr=0.01, weight_decay=0.1)
-    ours = sharded(model, 2, loss, steps=2, updates=[Update("**", rule)])
-    plain = trained(
-        model,
-        2,
-        loss,
-        lambda parameters: torch.optim.AdamW(parameters, lr=0.01, weight_decay=0.1),
-        steps=2,
-    )
-    same_training(ours, plain)
+    ours = sharded(model, 2, loss, steps=2, updates=[Update("**", rule(**options))])
+    same_training(ours, trained(model, 2, loss, partial(theirs, **options), steps=2))
 
 
 def test_a_parameter_without_gradient_takes_no_step():
