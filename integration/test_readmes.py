@@ -39,4 +39,4 @@ def test_the_example_of_a_sharded_model_runs_on_two_ranks(tmp_path):
     run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     done = subprocess.run([*run, file], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["2", "2"]
+    assert "".join(done.stdout.split()) == "22"  # lines may run into each other
