@@ -99,6 +99,12 @@ def test_scratch_is_that_of_the_largest_call(plan):
         assert most == plan.scratch_nbytes
 
 
+def test_calls_over_elements_have_those_of_all_units_of_a_wave():
+    matrices = {name: ((3, 5), whole()) for name in "abc"}
+    plan = plan_updates(Copying(), [one_list(matrices, Degrees(1, 1, 1), 1)], 1)
+    assert plan.scratch_nbytes == 3 * 15 * Copying().element_scratch(torch.float32)
+
+
 @given(plans())
 @settings(max_examples=60)
 def test_every_rank_lists_exactly_its_own_messages(plan):
