@@ -19,10 +19,17 @@ from sshsdp_fsdp_runtime.plan import (
     resting_terms,
     step_traffic,
 )
-from sshsdp_fsdp_runtime.runtime import ShardedGradient, ShardedModule, deferred_init, fully_shard
+from sshsdp_fsdp_runtime.runtime import (
+    ExponentialAverage,
+    ShardedGradient,
+    ShardedModule,
+    deferred_init,
+    fully_shard,
+)
 
 __all__ = [
     "Cast",
+    "ExponentialAverage",
     "Forecast",
     "ModelSpec",
     "Options",

@@ -1,5 +1,6 @@
 """Executes a plan: buffers, slots, gradients, hooks. It decides nothing about layout or order."""
 
+from sshsdp_fsdp_runtime.runtime.average import ExponentialAverage
 from sshsdp_fsdp_runtime.runtime.deferred_init import deferred_init
 from sshsdp_fsdp_runtime.runtime.entry import CheckpointEntry
 from sshsdp_fsdp_runtime.runtime.fragment_tensor import FragmentTensor
@@ -9,6 +10,7 @@ from sshsdp_fsdp_runtime.runtime.sharded_gradient import ShardedGradient
 
 __all__ = [
     "CheckpointEntry",
+    "ExponentialAverage",
     "FragmentTensor",
     "Nonfinite",
     "ShardedGradient",

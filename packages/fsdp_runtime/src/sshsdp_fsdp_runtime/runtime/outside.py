@@ -22,8 +22,8 @@ _OPERATORS = frozenset(
 )
 
 CHANGE = (
-    "change weights in `with model.unsharded(...) as full:`, which writes back what is done to the "
-    "full values; model.optimizer and load_state_dict() change them as well"
+    "update weights with model.optimizer, and edit them in `with model.unsharded(...) as full:`, "
+    "which writes back what is done to the full values"
 )
 """What to do instead."""
 

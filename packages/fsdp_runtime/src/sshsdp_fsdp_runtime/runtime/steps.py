@@ -29,6 +29,7 @@ class WeightUpdate:
     Attributes:
         broken: an update began and did not end, so weights may be torn.
         lent: whether full values are with the user, who will give them back changed.
+        averaged: whether an average is in the place of the weights, for a while.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class WeightUpdate:
         self._versions: list[int] = []
         self._peers_read = any(buffers.atom.degrees.zero1 > 1 for buffers in atoms)
         self.broken = False
-        self.lent = False
+        self.lent = self.averaged = False
 
     def check(self, doing: str) -> None:
         """Called before weights are used or updated, on every rank, before anything is sent.
@@ -81,9 +82,18 @@ class WeightUpdate:
                 "edits are not seen yet; leave the block first, or use unsharded(write=False)"
             )
 
+    def check_own_weights(self, doing: str) -> None:
+        """Raise RuntimeError while an average is in the place of the weights."""
+        if self.averaged:
+            raise RuntimeError(
+                f"expected {doing} after the block of applied(), got it inside, where the average "
+                "is in the place of the weights; leave the block first"
+            )
+
     def begin(self) -> None:
         """Wait until no rank reads weights. Collective."""
         self.check_not_lent("a change of weights")
+        self.check_own_weights("a change of weights")
         if self._peers_read:
             with labelled("sshsdp::idle"):
                 self._transport.idle()
