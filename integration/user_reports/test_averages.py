@@ -8,30 +8,11 @@ from packages.fsdp_runtime.tests.runtime.scenes import ids, on_ranks
 from testing.models import TiedModel
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from sshsdp_fsdp_runtime import Sharding, Update
+from sshsdp_fsdp_runtime import ExponentialAverage, Sharding, Update
 from sshsdp_shardchain import Degrees
 from sshsdp_updates import AdamW
 
 DECAY, STEPS = 0.7, 4
-
-
-def own(model):
-    """This rank's pieces of the main weights, which it may read, and write between steps.
-
-    By address, since a tied weight has an entry for each of its names.
-    """
-    entries = [entry for entry in model.checkpoint_tensors() if entry.key.startswith("model.")]
-    return {entry.tensor.data_ptr(): entry.tensor for entry in entries if entry.tensor.numel()}
-
-
-def swap(model, other):
-    """Exchange the model's pieces with others, once no rank reads them any more."""
-    model.transport.barrier()
-    for key, piece in own(model).items():
-        kept = piece.clone()
-        piece.copy_(other[key])
-        other[key] = kept
-    model.weights_loaded()
 
 
 def reference(model, world):
@@ -55,17 +36,15 @@ def test_averages_of_pieces_are_those_of_the_whole_model_and_can_be_evaluated(op
     model = TiedModel().double()
 
     def scene(rank, ours):
-        averages = {key: piece.clone() for key, piece in own(ours).items()}
+        average = ExponentialAverage(ours, DECAY)
+        average.update()
         for step in range(STEPS):
             ours(ids(10 * step + rank.rank)).square().mean().backward()
             ours.optimizer.step()
             ours.optimizer.zero_grad()
-            for key, piece in own(ours).items():
-                averages[key].lerp_(piece, 1 - DECAY)
-        swap(ours, averages)
-        with torch.no_grad():
+            average.update()
+        with average.applied(), torch.no_grad():
             inside = values(ours), ours(ids())
-        swap(ours, averages)
         return *inside, values(ours)
 
     for degrees in [(3, 3, 3), (1, 1, 3)]:
