@@ -171,6 +171,16 @@ def test_a_second_derivative_reaches_the_weights():
     torch.testing.assert_close(ours, plain[0].weight.grad.flatten())
 
 
+@pytest.mark.parametrize("world", [1, 2])
+def test_the_gradient_of_an_unused_parameter_reads_as_zeros(world):
+    def scene(rank, model):
+        loss_of(model, rank.rank).backward()
+        return model.layers[0].unused.grad.local.clone()
+
+    for piece in on_ranks(world, scene, form="private", poison=True):
+        assert not piece.any()
+
+
 def test_setting_and_other_uses_of_gradients_are_refused():
     def scene(_rank, model):
         loss_of(model).backward()

@@ -141,6 +141,73 @@ def test_so_may_ranks_of_several_nodes_that_gather_within_them(topology):
                 torch.testing.assert_close(state[name], value, rtol=1e-10, atol=1e-12)
 
 
+ROUTE = [(0, "plain"), (1, "weight only"), (0, "non-reentrant"), (2, "plain"), (1, "reentrant")]
+# F, B: forward and backward of a microbatch; R: a backward that keeps the graph; S: one of the sum
+# of both losses; N: a forward without gradients.
+ORDERS = [
+    "F0 B0 F1 B1",
+    "F0 F1 B0 B1",
+    "F0 F1 B1 B0",
+    "F0 F1 S",
+    "F0 R0 F1 B1 B0",
+    "N F0 N F1 N B1 N B0",
+]
+
+
+def in_order(model, order, rank):
+    """Run what `order` says; two microbatches that go through shared layers twice each."""
+    waiting = {}
+    for what, which in [(word[0], word[1:]) for word in order.split()]:
+        if what == "F":
+            x = inputs(3, int(which), rank)
+            waiting[which] = model(x, ROUTE[int(which) :]).square().mean()
+        elif what == "N":
+            with torch.no_grad():
+                model(inputs(4, 0, rank), ROUTE[::-1])
+        elif what == "S":
+            (waiting["0"] + waiting["1"]).backward()
+        else:
+            waiting[which].backward(retain_graph=what == "R")
+
+
+@pytest.mark.parametrize("form", ["shared", "private"])
+def test_forwards_and_backwards_over_shared_layers_come_in_any_order(form):
+    torch.manual_seed(0)
+    model = Branching().double()
+    cases = [(order, slots) for order in ORDERS for slots in (1, 2, 3)]
+
+    def main(rank):
+        transport = connect(rank.rank, rank.world, rank.store, timeout=20)
+        results = []
+        for order, slots in cases:
+            ours = fully_shard(
+                copy.deepcopy(model),
+                transport=transport,
+                form=form,
+                slots=slots,
+                poison=form == "private",
+            )
+            in_order(ours, order, rank.rank)
+            grads = {name: p.grad for name, p in ours.named_parameters()}
+            results.append({n: (g.fragment.start, g.local.clone()) for n, g in grads.items()})
+            ours.close()
+        transport.close()
+        return results
+
+    answers = run_ranks(main, 2, timeout=120)
+    for index, (order, _slots) in enumerate(cases):
+        plain = [copy.deepcopy(model) for _ in range(2)]
+        for rank in range(2):
+            in_order(plain[rank], order, rank)
+        for results in answers:
+            for name, (start, piece) in results[index].items():
+                given = [m.get_parameter(name).grad for m in plain]
+                zeros = torch.zeros_like(model.get_parameter(name))
+                whole = sum((g for g in given if g is not None), zeros) / 2
+                expected = whole.flatten()[start : start + piece.numel()]
+                torch.testing.assert_close(piece, expected, rtol=1e-10, atol=1e-12)
+
+
 def skip_a_backward(rank: Rank, model):
     transport = connect(rank.rank, rank.world, rank.store, timeout=20)
     sharded = fully_shard(copy.deepcopy(model), transport=transport)

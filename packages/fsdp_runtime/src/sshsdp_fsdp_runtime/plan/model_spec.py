@@ -44,6 +44,7 @@ class ModelSpec:
         initial: where initial values come from: ``given``, they are there when the model is
             sharded; ``recorded``, from its construction in `deferred_init`; ``drawn``, from its
             own initialization when it is sharded.
+        ignored: parameters that are left alone, not among `parameters`.
     """
 
     parameters: tuple[ParameterSpec, ...]
@@ -51,6 +52,7 @@ class ModelSpec:
     lists: tuple[str, ...]
     buffers: tuple[tuple[str, tuple[int, ...], torch.dtype], ...]
     initial: Literal["given", "recorded", "drawn"] = "given"
+    ignored: tuple[ParameterSpec, ...] = ()
 
     @classmethod
     def of(cls, model: nn.Module) -> Self:

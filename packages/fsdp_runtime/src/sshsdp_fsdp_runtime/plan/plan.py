@@ -18,6 +18,7 @@ from sshsdp_fsdp_runtime.plan.group import (
     group_modules,
     home_of,
 )
+from sshsdp_fsdp_runtime.plan.ignored import without_ignored
 from sshsdp_fsdp_runtime.plan.model_spec import ModelSpec
 from sshsdp_fsdp_runtime.plan.operands import packed_operands
 from sshsdp_fsdp_runtime.plan.options import Options
@@ -93,6 +94,7 @@ class Plan:
                 self.spec.buffers,
                 self.spec.modules,
                 self.spec.initial,
+                self.spec.ignored,
             ),
             "options": self.options,
             "rules": (
@@ -115,6 +117,8 @@ class Plan:
         numel = sum(parameter.numel for parameter in self.spec.parameters)
         lines = [f"plan for {self.world} rank(s), {numel:,} parameters"]
         lines += [f"initial values: {_INITIAL[i]}" for i in (self.spec.initial,) if i in _INITIAL]
+        for parameter in self.spec.ignored:
+            lines.append(f"ignored: {'  = '.join(parameter.aliases)} {parameter.shape}")
         for group in self.groups:
             lines.append(f"group {group.label} (slot {group.slot})")
             lines += [line for atom in group.atoms for line in _describe_atom(atom)]
@@ -163,6 +167,7 @@ def build_plan(
     packs: Sequence[Pack] = (),
     formats: Sequence[Cast] = (),
     updates: Sequence[Update] | None = None,
+    ignored: Sequence[str] = (),
     options: Options | None = None,
 ) -> Plan:
     """Decide everything, without a device, a process group or weights.
@@ -177,6 +182,7 @@ def build_plan(
         packs: rules for linear layers that are computed as one.
         formats: rules for the dtype of runtime weights; default: as the model was built.
         updates: rules for optimizers; default: ``AdamW()`` for all.
+        ignored: patterns of parameters that no rule sees.
         options: choices for the whole plan.
 
     Raises:
@@ -185,6 +191,7 @@ def build_plan(
     options = options or Options()
     topology = ranks if isinstance(ranks, Topology) else Topology.single(ranks)
     world = topology.world
+    spec = without_ignored(spec, ignored)
     if not spec.parameters:
         raise PlanError(
             "expected a model with parameters, got one without; there is nothing to shard"

@@ -179,7 +179,7 @@ def _places(model: nn.Module, state: RuntimeState) -> list[Place]:
         (module._parameters, key, by_parameter[id(parameter)])
         for module in model.modules()
         for key, parameter in module._parameters.items()
-        if parameter is not None
+        if id(parameter) in by_parameter  # others are ignored
     ]
 
 

@@ -1,16 +1,21 @@
 """What a model must be to be sharded."""
 
+from collections.abc import Sequence
+
 from torch import nn
+
+from sshsdp_fsdp_runtime.plan.patterns import matches
 
 _GIVEN = ("optimizer", "plan", "transport")  # attributes of a sharded model
 
 
-def check_model(model: nn.Module, initial: str) -> None:
+def check_model(model: nn.Module, initial: str, ignored: Sequence[str]) -> None:
     """Refuse names that would be hidden, and parameters that can't be converted.
 
     Args:
         model: not sharded yet.
         initial: where its values come from; other than ``given``, parameters become ordinary ones.
+        ignored: patterns of parameters that may be as they like.
 
     Raises:
         TypeError: an attribute of the model has a name that sharding gives it, or a parameter is
@@ -25,7 +30,11 @@ def check_model(model: nn.Module, initial: str) -> None:
             )
     if initial != "given":
         return
-    for name, parameter in model.named_parameters():
+    parameters = list(model.named_parameters(remove_duplicate=False))
+    left = {id(p) for name, p in parameters if any(matches(pattern, name) for pattern in ignored)}
+    for name, parameter in parameters:
+        if id(parameter) in left:
+            continue
         if parameter.device.type != "cpu":
             raise RuntimeError(
                 "expected parameters on the CPU in this version, got "

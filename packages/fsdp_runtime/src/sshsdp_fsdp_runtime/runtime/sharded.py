@@ -115,8 +115,14 @@ class ShardedModule(nn.Module):
         return find_nonfinite(self, self._sharded)
 
     def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: ARG002 (torch's signature)
-        """Drop all gradients: the next ones overwrite. Collective."""
+        """Drop all gradients: the next ones overwrite. Collective.
+
+        Those of ignored parameters as well, as torch does.
+        """
         self._sharded.gradients.drop_all()
+        for parameter in self.parameters():
+            if type(parameter) is nn.Parameter:
+                parameter.grad = None
 
     @contextmanager
     def unsharded(self, *patterns: str, write: bool = True) -> Iterator[dict[str, torch.Tensor]]:
@@ -275,6 +281,7 @@ def fully_shard(
     packs: Sequence[Pack] = (),
     formats: Sequence[Cast] = (),
     updates: Sequence[Update] | None = None,
+    ignored: Sequence[str] = (),
     transport: Transport | None = None,
     form: Literal["auto", "shared", "private"] = "auto",
     average: Literal["mean", "sum"] = "mean",
@@ -299,6 +306,8 @@ def fully_shard(
             default: none.
         formats: dtype of computation by parameter pattern; default: as the model was built.
         updates: update rule by parameter pattern; default: ``AdamW()`` for everything.
+        ignored: patterns of parameters that stay as they are: plain, whole on every rank, with
+            gradients, updates and a place in checkpoints that are the caller's affair.
         transport: connects the ranks; default: from the environment that torchrun sets, else a
             world of one rank.
         form: ``shared`` or ``private`` gathered weights, or ``auto``; see `Options`.
@@ -319,7 +328,7 @@ def fully_shard(
     if isinstance(model, ShardedModule):
         raise TypeError("expected a plain model, got one that is sharded already")
     initial = initial_values_of(model)
-    check_model(model, initial)
+    check_model(model, initial, ignored)
     if sync not in ("rank0", "assert"):
         raise ValueError(f"expected sync 'rank0' or 'assert', got {sync!r}")
     options = Options(
@@ -342,6 +351,7 @@ def fully_shard(
             packs=packs,
             formats=formats,
             updates=updates,
+            ignored=ignored,
             options=options,
         )
         check_members(model, plan.packs)
