@@ -58,7 +58,7 @@ class Passes:
         self._tally = tally
         self._ordered = ordered
         self._armed = False
-        self._coming: Callable[[], object] = lambda: None  # the end that autograd will call
+        self._coming: Callable[[], Any] = lambda: None  # the end that autograd will call
         self._writing: ParameterHandle | None = None
 
     @property
@@ -74,7 +74,7 @@ class Passes:
             return
         self.recover()
         self.settle()
-        end = partial(self._end)
+        end = partial(self._task_ends)
         self._begin()
         # The engine lets go of it where the backward raises, and then does not call it.
         self._coming = weakref.ref(end)
@@ -183,6 +183,23 @@ class Passes:
         for group in self.groups:
             group.begin_pass()
         self.changed()
+
+    def _task_ends(self) -> None:
+        """Autograd has come to an end: of the pass, or of a backward inside one of its nodes.
+
+        Reentrant checkpoints run such ones. Then the end of the one around it is waited for.
+        """
+        around = torch._C._current_autograd_node()
+        if around is None:
+            self._end()
+            return
+        end = self._coming()
+
+        def after(*_gradients: Any) -> None:
+            hook.remove()
+            torch.autograd.Variable._execution_engine.queue_callback(end)
+
+        hook = around.register_hook(after)
 
     def _end(self) -> None:
         self._armed = False
