@@ -110,8 +110,9 @@ def test_save_pretrained_takes_the_full_state_and_names_the_class(tmp_path):
         assert state[key].equal(value)
 
 
-def test_resizing_embeddings_of_a_sharded_model_is_refused():
+def test_resizing_embeddings_of_a_sharded_model_is_refused_at_once_and_changes_nothing():
     model = fully_shard(fresh("llama"))
-    model.resize_token_embeddings(60, mean_resizing=False)
-    with pytest.raises(RuntimeError, match=r"'lm_head\.weight'.*before fully_shard"):
-        model(**batch("llama"))
+    expected = model(**batch("llama")).loss
+    with pytest.raises(RuntimeError, match=r"'model\.embed_tokens\.weight'.*before fully_shard"):
+        model.resize_token_embeddings(60, mean_resizing=False)
+    assert model(**batch("llama")).loss == expected

@@ -1,10 +1,12 @@
 """What a sharded model can't do is an error that says what to do instead, and changes nothing."""
 
 import copy
+import io
 import pickle
 from dataclasses import dataclass
 
 import pytest
+import safetensors.torch
 import torch
 from testing.models import TiedModel
 from torch import nn
@@ -140,3 +142,35 @@ def test_the_class_keeps_its_name():
     assert type(model).__name__ == "TiedModel"
     assert type(model).__module__ == TiedModel.__module__
     assert isinstance(model, TiedModel)
+
+
+@pytest.mark.parametrize(
+    "save",
+    [
+        lambda values: torch.save(values, io.BytesIO()),
+        lambda values: pickle.dumps(values["gain"]),
+        lambda values: safetensors.torch.save(dict(values)),
+        lambda values: values["gain"].storage().data_ptr(),  # save_pretrained without state_dict=
+        lambda values: values["gain"].untyped_storage(),
+    ],
+    ids=["torch.save", "pickle", "safetensors", "storage", "untyped_storage"],
+)
+def test_a_fragment_is_not_saved_in_the_place_of_a_tensor(model, save):
+    with pytest.raises(TypeError, match=r"one rank's fragment .*save model\.full_state_dict\(\)"):
+        save(model.state_dict())
+
+
+def test_parameters_are_not_handed_out_by_state_dict(model):
+    with pytest.raises(TypeError, match="expected keep_vars=False, got True"):
+        model.state_dict(keep_vars=True)
+
+
+def test_a_layer_does_not_load_by_itself(model):
+    before = {name: value.clone() for name, value in model.full_state_dict().items()}
+    state = {name: torch.zeros_like(value) for name, value in model.layers[0].state_dict().items()}
+    for whole, values in ((model.layers[0], state), (nn.Sequential(model), before)):
+        wanted = {f"0.{n}": v for n, v in values.items()} if whole is not model.layers[0] else state
+        with pytest.raises(RuntimeError, match=r"model\.unsharded\("):
+            whole.load_state_dict(wanted)
+    after = model.full_state_dict()
+    assert all(torch.equal(after[name], value) for name, value in before.items())

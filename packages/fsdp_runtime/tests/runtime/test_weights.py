@@ -185,3 +185,17 @@ def test_the_sharded_state_dict_costs_no_communication():
     expected = [(name, value.shape) for name, value in plain().state_dict().items()]
     for shapes in on_ranks(2, scene):
         assert sorted(shapes) == sorted(expected)
+
+
+def test_a_module_around_the_model_has_its_sharded_values_in_its_state_dict():
+    def scene(_rank, model):
+        around = torch.nn.Sequential(torch.nn.Linear(1, 1), model)
+        own, inside = around.state_dict(prefix="all."), model.state_dict()
+        values = {name.removeprefix("all.1."): v for name, v in own.items() if ".1." in name}
+        assert list(values) == list(inside)
+        assert all(type(value) is FragmentTensor for value in values.values())
+        for name, value in inside.items():
+            assert values[name].local.data_ptr() == value.local.data_ptr()
+        return list(own)[:2]
+
+    assert on_ranks(2, scene) == [["all.0.weight", "all.0.bias"]] * 2

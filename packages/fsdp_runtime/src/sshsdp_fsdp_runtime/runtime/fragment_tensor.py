@@ -68,6 +68,20 @@ class FragmentTensor(torch.Tensor):
             f"{func}; use its `local` elements, or gather the full state dict first"
         )
 
+    # What libraries ask that write whole tensors: pickle, safetensors, Hugging Face's models.
+
+    def _refuse(self, *_: Any) -> NoReturn:
+        raise TypeError(
+            "expected whole tensors to save, got one rank's fragment from model.state_dict(); save "
+            "model.full_state_dict() (save_pretrained has state_dict= for it), or the fragments "
+            "with save_checkpoint() or torch.distributed.checkpoint"
+        )
+
+    __reduce_ex__ = _refuse
+    storage = _refuse
+    untyped_storage = _refuse
+    data_ptr = _refuse
+
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         stop = self.start + self.local.numel()
         return (

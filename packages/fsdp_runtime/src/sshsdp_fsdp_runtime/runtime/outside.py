@@ -23,7 +23,8 @@ _OPERATORS = frozenset(
 
 CHANGE = (
     "update weights with model.optimizer, and edit them in `with model.unsharded(...) as full:`, "
-    "which writes back what is done to the full values"
+    "which writes back what is done to the full values; resize or replace parameters before "
+    "fully_shard()"
 )
 """What to do instead."""
 

@@ -136,19 +136,26 @@ class ShardedModule(nn.Module):
         with lent(self._sharded, patterns, write=write) as full:
             yield full
 
-    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
+    def state_dict(  # type: ignore[override]
+        self, *, destination: Any = None, prefix: str = "", keep_vars: bool = False
+    ) -> dict[str, Any]:
         """Sharded values under the model's own names; never communicates.
 
         The values are for ``torch.distributed.checkpoint``; `full_state_dict` gives tensors.
+
+        Args:
+            destination: filled and returned, as a module around this one asks; None: a new one.
+            prefix: put before the names.
+            keep_vars: not supported: values are never the model's own parameters.
         """
-        if args or kwargs.get("destination") is not None or kwargs.get("prefix"):
-            raise TypeError("expected no arguments, got some; state_dict() is of the whole model")
-        return {
-            entry.key.removeprefix("model."): FragmentTensor(
+        if keep_vars:
+            raise TypeError("expected keep_vars=False, got True; parameters hold no whole values")
+        values: dict[str, Any] = {} if destination is None else destination
+        for entry in model_entries(self, self._sharded):
+            values[prefix + entry.key.removeprefix("model.")] = FragmentTensor(
                 entry.tensor, entry.shape, entry.start, writes=entry.writes
             )
-            for entry in model_entries(self, self._sharded)
-        }
+        return values
 
     def full_state_dict(self, *, rank0_only: bool = False) -> dict[str, torch.Tensor]:
         """Full values under the model's own names, in main precision. Collective.

@@ -1,7 +1,7 @@
 """What ``p.grad`` shows: a gradient of logical shape whose values are spread over the ranks."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import torch
 
@@ -101,6 +101,13 @@ def _detach(gradient: ShardedGradient) -> ShardedGradient:
     return ShardedGradient(gradient._gradients, gradient._handle)
 
 
+def _unscale(*_: Any, **__: Any) -> NoReturn:
+    raise TypeError(
+        "expected gradients that are not scaled, got a GradScaler; train in bfloat16 or float32, "
+        "or build it with GradScaler(enabled=False)"
+    )
+
+
 _HANDLERS: dict[Any, Callable[..., Any]] = {
     _aten.linalg_vector_norm.default: _norm,
     _aten._foreach_norm.Scalar: _norms,
@@ -109,4 +116,5 @@ _HANDLERS: dict[Any, Callable[..., Any]] = {
     _aten._foreach_mul_.Tensor: _muls,
     _aten._foreach_mul_.Scalar: _muls,
     _aten.detach.default: _detach,
+    _aten._amp_foreach_non_finite_check_and_unscale_.default: _unscale,
 }
