@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from torch import nn
 
 from sshsdp_fsdp_runtime.plan.patterns import matches
+from sshsdp_fsdp_runtime.runtime.own_memory import check_own_memory
 
 _GIVEN = ("optimizer", "plan", "transport")  # attributes of a sharded model
 
@@ -19,7 +20,7 @@ def check_model(model: nn.Module, initial: str, ignored: Sequence[str]) -> None:
 
     Raises:
         TypeError: an attribute of the model has a name that sharding gives it, or a parameter is
-            of another class than ``nn.Parameter``.
+            of another class than ``nn.Parameter``, complex, or shares memory with another.
         RuntimeError: a parameter is not on the CPU.
     """
     for name in _GIVEN:
@@ -45,3 +46,9 @@ def check_model(model: nn.Module, initial: str, ignored: Sequence[str]) -> None:
                 f"expected nn.Parameter, got {type(parameter).__name__} for {name!r}; parametrize "
                 "or distribute it after fully_shard(), or not at all"
             )
+        if parameter.is_complex() and parameter.requires_grad:
+            raise TypeError(
+                f"expected real parameters to train, got {name!r} of {parameter.dtype}; keep real "
+                "and imaginary parts, and use torch.view_as_complex() in the forward"
+            )
+    check_own_memory({name: p for name, p in model.named_parameters() if id(p) not in left})
