@@ -128,3 +128,22 @@ def test_weights_equal_those_of_plain_pytorch_and_training_goes_on_in_another_wo
     for case in cases:
         assert_close([found[case] for found in first], plain(case, world))
         assert_close([found[case] for found in second], plain(case, world)[SAVED:])
+
+
+@pytest.mark.parametrize("case", ["nadam", "rprop"])
+def test_the_forecast_counts_what_a_class_keeps_per_element_and_per_tensor(case):
+    def scene(rank):
+        with sharded(rank, fresh(), **options_of(case, Degrees(1, 1, 2))) as model:
+            rows = {row.role: row.local for row in model.plan.forecast().rows}
+            kept = [
+                tensor.untyped_storage()
+                for state in model.optimizer.state.values()
+                for name, tensor in state.items()
+                if name != "step"
+            ]
+            return rows["optimizer state"], sum(
+                {s.data_ptr(): s.nbytes() for s in kept if s.nbytes()}.values()
+            )
+
+    for planned, found in run_ranks(scene, 2):
+        assert planned == found
