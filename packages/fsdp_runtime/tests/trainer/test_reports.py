@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import resource
 import sys
 
 import pytest
@@ -117,6 +118,20 @@ def test_a_terminal_gets_a_bar_and_a_pipe_gets_lines():
 )
 def test_seconds_for_a_reader(seconds, text):
     assert format_seconds(seconds) == text
+
+
+def test_metrics_of_a_stopped_run_survive_when_they_can_not_be_written_again(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    Metrics(path).step(report(1))
+    before = path.read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            Metrics(path, start=1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert path.read_bytes() == before
 
 
 def test_a_metrics_row_per_step_and_evaluation(tmp_path):

@@ -47,6 +47,10 @@ class Board:
         page = memoryview(bytearray(BOARD_BYTES))
         return cls(page, page.cast("q"))
 
+    def show_wait(self, peer: int | None) -> None:
+        """Let everyone see that this rank waits for `peer`, or for nobody."""
+        self.words[AWAITED] = 0 if peer is None else peer + 1
+
     def post(self, round_: int, kind: int, payload: bytes, size: int) -> None:
         """Put a message into the slot of exchange number `round_` (not yet announced).
 

@@ -58,8 +58,15 @@ class CompositeTransport(Transport):
             super().__init__(rank, topology.world, timeout, boards, waiter, topology, self._remote)
             self.external_bytes = (1 + len(far)) * BOARD_BYTES
             self._network.start(self._fail)
+            self._node.tell_waits(self._show_wait)
             self.barrier()
             stack.pop_all()
+
+    def _show_wait(self, peer: int) -> None:
+        own = peer == self.rank
+        self._own.show_wait(None if own else peer)
+        if not own:
+            self._network.remind(peer)
 
     def _fail(self, error: TransportError) -> None:
         self._waiter.failure = self._waiter.failure or error

@@ -135,7 +135,7 @@ class Network:
             return peers_lost(self._rank, self._lost)
         if self._boards[source].words[CLOSED]:
             return peer_closed(self._rank, source)
-        self._remind(source)
+        self.remind(source)
         return None
 
     def awaits(self, peer: int) -> bool:
@@ -263,7 +263,7 @@ class Network:
             if self.order.complete(there) or time.monotonic() > self._reported_at + _ANSWERS:
                 self.fail(OrderError(self.order.explain(range(len(self._boards)))))
 
-    def _remind(self, source: int) -> None:
+    def remind(self, source: int) -> None:
         """Say where this rank is, and for whom it waits, if it has been there for long.
 
         A peer may be elsewhere, or wait for this rank.

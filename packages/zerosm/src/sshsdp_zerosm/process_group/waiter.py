@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from sshsdp_zerosm.board import AWAITED, Board
+from sshsdp_zerosm.board import Board
 from sshsdp_zerosm.errors import TransportError, WaitTimeoutError
 from sshsdp_zerosm.process_group.network import Network
 from sshsdp_zerosm.waiter import chain_of_waits
@@ -39,12 +39,12 @@ class NetworkWaiter:
 
     def wait(self, source: int, word: int, need: int, channel: str) -> None:
         """See Waiter.wait."""
-        own = self._boards[self._rank].words
-        own[AWAITED] = source + 1
+        own = self._boards[self._rank]
+        own.show_wait(source)
         try:
             self._wait(source, word, need, channel)
         finally:
-            own[AWAITED] = 0
+            own.show_wait(None)
 
     def _wait(self, source: int, word: int, need: int, channel: str) -> None:
         words = self._boards[source].words

@@ -4,7 +4,7 @@ import contextlib
 import socket
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from sshsdp_zerosm.card import Card
 from sshsdp_zerosm.distress import Distress
@@ -28,6 +28,9 @@ class Mesh:
         peers: their health.
         distress: what ranks that can't go on have said.
         timeout: seconds that a wait may take.
+
+    Attributes:
+        notice: told of the rank that is waited for, now and then; of this rank when it is over.
     """
 
     def __init__(
@@ -44,6 +47,7 @@ class Mesh:
         self._distress = distress
         self._timeout = timeout
         self._sockets: dict[int, socket.socket] = {}
+        self.notice: Callable[[int], None] = lambda _peer: None
 
     def connect(self, listener: socket.socket) -> None:
         """Connect to the lower ranks and accept the higher ones; `listener` is the own socket."""
@@ -91,6 +95,7 @@ class Mesh:
         if not message:
             raise self._gone(peer)
         self._distress.awaits(self._rank)
+        self.notice(self._rank)
         got = int.from_bytes(message, "little")
         if got != tag:
             raise TransportError(f"expected hand-over {tag} from rank {peer}, got {got}")
@@ -98,6 +103,7 @@ class Mesh:
 
     def close(self) -> None:
         """Close all sockets."""
+        self.notice = lambda _peer: None  # whoever was told is not kept alive
         for connection in self._sockets.values():
             connection.close()
         self._sockets.clear()
@@ -132,6 +138,7 @@ class Mesh:
         # Who gave up has said so before its process ended: that comes first.
         error = self._distress.hear() or self._peers.check(peer)
         self._distress.awaits(peer)
+        self.notice(peer)
         if error is None and time.monotonic() >= deadline:
             error = self._distress.timeout(peer, "hand-over", self._timeout)
         if error is not None:

@@ -5,7 +5,7 @@ import mmap
 import os
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from sshsdp_zerosm.arena import Memory, padded
 from sshsdp_zerosm.board import BOARD_BYTES, Board
@@ -72,6 +72,10 @@ class Node:
         """New memory of each creator, mapped, and what went wrong on this rank."""
         mappings, errors = self._handover.run(f"sshsdp-{name}", padded(nbytes), creators)
         return {rank: as_array(mapping) for rank, mapping in mappings.items()}, errors
+
+    def tell_waits(self, notice: Callable[[int], None]) -> None:
+        """Have `notice` told for whose memory this rank waits; this rank: for nobody's."""
+        self._mesh.notice = notice
 
     def seal(self) -> None:
         """No memory will be handed over any more."""

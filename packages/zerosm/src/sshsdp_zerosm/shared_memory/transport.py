@@ -40,9 +40,13 @@ class SharedMemoryTransport(Transport):
             )
             super().__init__(meeting.rank, len(cards), meeting.timeout, boards, waiter)
             self.external_bytes = BOARD_BYTES
+            self._node.tell_waits(self._show_wait)
             # Every rank maps every page before anyone uses one.
             self.barrier()
             stack.pop_all()
+
+    def _show_wait(self, peer: int) -> None:
+        self._own.show_wait(None if peer == self.rank else peer)
 
     def _agree(self, name: str, nbytes: int, shared: bool) -> None:
         hosts = [0] * self.world

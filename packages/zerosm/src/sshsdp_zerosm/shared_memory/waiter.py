@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from sshsdp_zerosm.board import AWAITED, SLEEPING, Board
+from sshsdp_zerosm.board import SLEEPING, Board
 from sshsdp_zerosm.errors import TransportError, WaitTimeoutError
 from sshsdp_zerosm.shared_memory.futex import Futex
 from sshsdp_zerosm.waiter import chain_of_waits, give_up
@@ -56,13 +56,13 @@ class FutexWaiter:
             os.sched_yield()
             if words[word] >= need:
                 return
-        self._own.words[AWAITED] = source + 1
+        self._own.show_wait(source)
         self._own.words[SLEEPING] = 1
         try:
             self._sleep(source, word, need, channel)
         finally:
             self._own.words[SLEEPING] = 0
-            self._own.words[AWAITED] = 0
+            self._own.show_wait(None)
 
     def wake(self, word: int, to: Iterable[int]) -> None:
         """See Waiter.wake."""
