@@ -122,7 +122,9 @@ def test_seconds_for_a_reader(seconds, text):
 
 def test_metrics_of_a_stopped_run_survive_when_they_can_not_be_written_again(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    Metrics(path).step(report(1))
+    metrics = Metrics(path)
+    metrics.step(report(1))
+    metrics.close()
     before = path.read_bytes()
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
