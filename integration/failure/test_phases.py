@@ -15,7 +15,6 @@ BY_NAME = {phase.name: phase for phase in PHASES}
 BOUND = 25.0  # seconds from a rank's end to the last error, on a machine that does other things too
 
 CHOSEN = [
-    ("connect", "stop", 1),
     ("plan", "fail", 2),
     ("arena memory", "kill", 1),
     ("forward", "kill", 0),
@@ -25,17 +24,13 @@ CHOSEN = [
     ("full state", "stop", 0),
     ("save: write", "stop", 1),
     ("save: commit", "kill", 0),
-    ("background: write", "fail", 2),
     ("background: commit", "kill", 0),
-    ("load: read", "kill", 2),
+    ("load: read", "leave", 2),
 ]
 CHOSEN_NODES = [
-    ("control pages", "kill", 3),
     ("group", "leave", 1),
-    ("arena", "fail", 2),
     ("finalize", "stop", 1),
     ("outer reduction", "kill", 2),
-    ("publish", "leave", 3),
 ]
 
 

@@ -97,7 +97,7 @@ def some(names, few):
     return [name if name in few else pytest.param(name, marks=pytest.mark.full) for name in names]
 
 
-@pytest.mark.parametrize("fate", some(ACCOUNTS, ("kill", "stop", "memory")))
+@pytest.mark.parametrize("fate", some(ACCOUNTS, ("kill", "stop")))
 def test_a_rank_that_ends_is_one_account_and_the_run_goes_on_as_if_it_had_not(
     tmp_path, monkeypatch, on_rank, reference, fate
 ):
@@ -149,7 +149,7 @@ MOMENTS = {
 
 
 @pytest.mark.parametrize("twice", [False, pytest.param(True, marks=pytest.mark.full)])
-@pytest.mark.parametrize("moment", some(MOMENTS, ("corpus", "connection", "save", "sample")))
+@pytest.mark.parametrize("moment", some(MOMENTS, ("corpus", "connection", "save")))
 def test_ctrl_c_at_any_moment_ends_the_run_in_order(tmp_path, on_rank, moment, twice):
     rank, *place = MOMENTS[moment]
 
