@@ -4,9 +4,10 @@ from sshsdp_fsdp_runtime.runtime.average import ExponentialAverage
 from sshsdp_fsdp_runtime.runtime.deferred_init import deferred_init
 from sshsdp_fsdp_runtime.runtime.entry import CheckpointEntry
 from sshsdp_fsdp_runtime.runtime.fragment_tensor import FragmentTensor
+from sshsdp_fsdp_runtime.runtime.fully_shard import fully_shard
 from sshsdp_fsdp_runtime.runtime.nonfinite import Nonfinite
-from sshsdp_fsdp_runtime.runtime.sharded import ShardedModule, fully_shard
 from sshsdp_fsdp_runtime.runtime.sharded_gradient import ShardedGradient
+from sshsdp_fsdp_runtime.runtime.sharded_module import ShardedModule
 
 __all__ = [
     "CheckpointEntry",

@@ -9,7 +9,7 @@ import torch
 
 from sshsdp_fsdp_runtime.runtime.entry import CheckpointEntry, layout_facts, model_entries
 from sshsdp_fsdp_runtime.runtime.pieces import own_piece
-from sshsdp_fsdp_runtime.runtime.sharded import ShardedModule
+from sshsdp_fsdp_runtime.runtime.sharded_module import ShardedModule
 from sshsdp_fsdp_runtime.runtime.state import RuntimeState
 from sshsdp_zerosm import Transport
 

@@ -1,27 +1,15 @@
-"""`fully_shard` and the methods that it gives to a model."""
+"""What a model can do once it is sharded."""
 
-import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Literal, NoReturn, TypeVar, cast
+from typing import Any, NoReturn, cast
 
 import torch
 from torch import nn
 
-from sshsdp_fsdp_runtime.plan import (
-    Cast,
-    ModelSpec,
-    Options,
-    Pack,
-    Plan,
-    Sharding,
-    Update,
-    build_plan,
-)
-from sshsdp_fsdp_runtime.runtime.agreement import agree_on_plan
+from sshsdp_fsdp_runtime.plan import Plan
 from sshsdp_fsdp_runtime.runtime.closed import ClosedState, refuse
-from sshsdp_fsdp_runtime.runtime.deferred_init import Construction, initial_values_of
 from sshsdp_fsdp_runtime.runtime.entry import (
     CheckpointEntry,
     layout_facts,
@@ -29,7 +17,6 @@ from sshsdp_fsdp_runtime.runtime.entry import (
     optimizer_entries,
     persistent_buffers,
 )
-from sshsdp_fsdp_runtime.runtime.environment import transport_from_environment
 from sshsdp_fsdp_runtime.runtime.fragment_tensor import FragmentTensor
 from sshsdp_fsdp_runtime.runtime.full_state import (
     agree_on_full,
@@ -38,22 +25,14 @@ from sshsdp_fsdp_runtime.runtime.full_state import (
     full_values,
     take_from_rank0,
 )
-from sshsdp_fsdp_runtime.runtime.hooks import install
 from sshsdp_fsdp_runtime.runtime.lending import lent
-from sshsdp_fsdp_runtime.runtime.model_check import check_model
 from sshsdp_fsdp_runtime.runtime.nonfinite import Nonfinite, find_nonfinite
-from sshsdp_fsdp_runtime.runtime.packed import check_members
 from sshsdp_fsdp_runtime.runtime.packed_linear import PackCalls
-from sshsdp_fsdp_runtime.runtime.parameter import ShardedParameter
 from sshsdp_fsdp_runtime.runtime.pieces import store
 from sshsdp_fsdp_runtime.runtime.scalars import load_scalars, scalars_of
 from sshsdp_fsdp_runtime.runtime.state import RuntimeState
 from sshsdp_updates import ShardedOptimizer
 from sshsdp_zerosm import Transport
-
-Model = TypeVar("Model", bound=nn.Module)
-
-_ordinals = itertools.count()
 
 
 class ShardedModule(nn.Module):
@@ -215,7 +194,10 @@ class ShardedModule(nn.Module):
             take_from_rank0(self, self._sharded, state_dict)
 
     def close(self) -> None:
-        """Let go of all buffers; the model can't be used afterwards. Collective, idempotent."""
+        """Let go of all buffers; the model can't be used afterwards. Idempotent.
+
+        Every rank does so at a time of its own, once no other rank is within a pass or a step.
+        """
         if isinstance(self._sharded, ClosedState):
             return
         state, self._sharded = self._sharded, cast("RuntimeState", ClosedState(self._sharded.plan))
@@ -278,105 +260,3 @@ class ShardedModule(nn.Module):
             "expected a sharded model to stay in this process, got pickle; save it with "
             "save_checkpoint() or model.full_state_dict()"
         )
-
-
-def fully_shard(
-    model: Model,
-    *,
-    sharding: Sequence[Sharding] | None = None,
-    groups: Sequence[str] | None = None,
-    packs: Sequence[Pack] = (),
-    formats: Sequence[Cast] = (),
-    updates: Sequence[Update] | None = None,
-    ignored: Sequence[str] = (),
-    transport: Transport | None = None,
-    form: Literal["auto", "shared", "private"] = "auto",
-    average: Literal["mean", "sum"] = "mean",
-    slots: int = 2,
-    padding_budget: float = 0.03,
-    poison: bool = False,
-    skip_nonfinite: bool = True,
-    sync: Literal["rank0", "assert"] = "rank0",
-) -> Model:
-    """Shard a model in place. Collective.
-
-    The model keeps its code and its object; its class gets the methods of `ShardedModule`, and
-    ``model.optimizer`` updates it. The training loop stays plain PyTorch.
-
-    Args:
-        model: on the CPU, initialized; or built in `deferred_init`, or on the meta device.
-        sharding: degrees by parameter pattern; default: weights and sums of gradients over the
-            ranks of a node, the update over all ranks.
-        groups: patterns of modules whose weights are gathered and whose gradients are reduced as
-            one; default: the elements of every outermost ``nn.ModuleList``.
-        packs: linear layers that are computed as one, by pattern of the module around them;
-            default: none.
-        formats: dtype of computation by parameter pattern; default: as the model was built.
-        updates: update rule by parameter pattern; default: ``AdamW()`` for everything.
-        ignored: patterns of parameters that stay as they are: plain, whole on every rank, with
-            gradients, updates and a place in checkpoints that are the caller's affair.
-        transport: connects the ranks; default: from the environment that torchrun sets, else a
-            world of one rank.
-        form: ``shared`` or ``private`` gathered weights, or ``auto``; see `Options`.
-        average: ``mean`` or ``sum`` of gradients over ranks.
-        slots: buffers that groups take turns with.
-        padding_budget: padding for the sake of update units, see `Options`.
-        poison: fill released bytes with NaN, to find reads of them (private form only).
-        skip_nonfinite: steps whose gradient norm is not finite change nothing.
-        sync: ``rank0``: all ranks take rank 0's initial values. ``assert``: they must be equal.
-
-    Returns:
-        `model` itself.
-
-    Raises:
-        PlanError: rules and model don't fit.
-        RuntimeError: ranks planned differently; the same error on every rank.
-    """
-    if isinstance(model, ShardedModule):
-        raise TypeError("expected a plain model, got one that is sharded already")
-    initial = initial_values_of(model)
-    check_model(model, initial, ignored)
-    if sync not in ("rank0", "assert"):
-        raise ValueError(f"expected sync 'rank0' or 'assert', got {sync!r}")
-    options = Options(
-        form=form,
-        average=average,
-        slots=slots,
-        padding_budget=padding_budget,
-        poison=poison,
-        skip_nonfinite=skip_nonfinite,
-    )
-    owned = transport is None
-    transport = transport or transport_from_environment()
-
-    def build() -> Plan:
-        plan = build_plan(
-            replace(ModelSpec.of(model), initial=initial),
-            transport.topology,
-            sharding=sharding,
-            groups=groups,
-            packs=packs,
-            formats=formats,
-            updates=updates,
-            ignored=ignored,
-            options=options,
-        )
-        check_members(model, plan.packs)
-        return plan
-
-    plan = agree_on_plan(transport, build)
-    construction = None if initial == "given" else Construction(model)
-    prefix = f"model{next(_ordinals)}."
-    state = RuntimeState(model, plan, transport, prefix, sync, construction)
-    for handle in state.handles:
-        handle.parameter.__class__ = ShardedParameter
-        handle.parameter._handle = handle  # type: ignore[attr-defined]
-    cls = type(model)
-    # The name is kept: libraries write it into configurations, to find the class again.
-    names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
-    model.__class__ = type(cls.__name__, (ShardedModule, cls), names)
-    assert isinstance(model, ShardedModule)
-    model._sharded = state
-    model._owns_transport = owned
-    model._sharded_hooks = list(install(model, state))
-    return model
