@@ -64,8 +64,8 @@ class Case:
     @property
     def timeout(self) -> float:
         """Of the transport, seconds; short only where nothing but the time tells of the end."""
-        noticed = self.fate in ("kill", "leave") and self.phase.name not in ("trade cards", "group")
-        return 60.0 if noticed or (self.fate == "fail" and self.phase.name != "group") else 3.0
+        unseen = self.phase.name in ("trade cards", "group")  # nobody can watch the rank yet
+        return 3.0 if unseen or self.fate == "stop" else 60.0
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,9 @@ def cases():
     few += [Case(BY_NAME[name], fate, victim, 4, 2) for name, fate, victim in CHOSEN_NODES]
     grid = []
     for number, (phase, fate, nodes) in enumerate(product(PHASES, FATES, (1, 2))):
-        if phase.nodes in (None, nodes):
+        # With an error before anyone has met it, a rank has just not come, as when it left.
+        unheard = (phase.name, fate) == ("trade cards", "fail")
+        if phase.nodes in (None, nodes) and not unheard:
             world = 3 if nodes == 1 else 4
             grid.append(Case(phase, fate, number // 2 % world, world, nodes))
     rest = [pytest.param(case, marks=pytest.mark.full) for case in grid if case not in few]
