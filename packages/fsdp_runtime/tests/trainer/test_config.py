@@ -56,6 +56,7 @@ def test_a_written_configuration_reads_back_equal(config, file):
         ("steps = 3.0", "expected steps as int, got 3.0"),
         ("steps = true", "expected steps as int, got True"),
         ("steps = 0", "expected steps >= 1, got 0"),
+        ("timeout = 0.0", "expected timeout > 0, got 0.0; use 300"),
         ("model = 3", r"expected a table \[model\], got model = 3"),
         ("[optimizer]\nbetas = [1.0]", r"expected optimizer.betas as a list .*, got \[1.0\]"),
         ("[optimizer]\nlr = -1", "expected optimizer.lr > 0, got -1.0"),

@@ -194,6 +194,8 @@ class TrainConfig:
     host."""
     threads: int = 1
     """Threads of the rank when there is one; several ranks have one thread each."""
+    timeout: float = 300.0
+    """Seconds that a rank waits for another one before the run ends with an error."""
     runs: Path = Path("runs")
     """Folder that run folders are made in."""
     name: str | None = None
@@ -206,6 +208,8 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         _check_positive(self, "", ("steps", "batch", "microbatch", "context", "threads"))
+        if not self.timeout > 0:
+            raise InputError(f"expected timeout > 0, got {self.timeout}; use 300")
         for name in ("ranks", "nodes"):
             if getattr(self, name) is not None:
                 _check_positive(self, "", (name,))

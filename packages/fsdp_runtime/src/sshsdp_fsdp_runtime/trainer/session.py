@@ -98,7 +98,9 @@ class ShardedSession:
     def __init__(self, model: Decoder, config: TrainConfig, seat: Seat) -> None:
         nodes = config.nodes
         topology = None if nodes is None else Topology(nodes, seat.world // nodes)
-        self._transport: Transport = connect(seat.rank, seat.world, seat.store, topology=topology)
+        self._transport: Transport = connect(
+            seat.rank, seat.world, seat.store, timeout=config.timeout, topology=topology
+        )
         sharded = fully_shard(
             model,
             groups=["layers.*"],
