@@ -140,6 +140,27 @@ def test_errors_surface_at_wait_or_at_the_next_save_on_every_rank(tmp_path, fail
     assert newest_checkpoint(tmp_path) == tmp_path / "next"
 
 
+def fail_before_another_writes(rank, path):
+    model = CutModel(StoreTransport(rank.rank, rank.world, rank.store))
+    original = FragmentTensor.__get_tensor_shard__
+
+    def late(self, index):
+        while path.with_name(f".{path.name}.unfinished").exists():
+            time.sleep(0.01)
+        return original(self, index)
+
+    FragmentTensor.__get_tensor_shard__ = {0: original, 1: late, 2: fail}[rank.rank]
+    with pytest.raises(CheckpointError) as error:
+        save_checkpoint(path, model, {}, asynchronous=True).wait()
+    return str(error.value)
+
+
+def test_the_rank_that_failed_is_named_and_not_one_that_then_found_no_folder(tmp_path):
+    answers = run_ranks(fail_before_another_writes, 3, tmp_path / "saved")
+    assert answers == ["rank 2: OSError: no space left"] * 3
+    assert os.listdir(tmp_path) == []
+
+
 def fail_without_room_to_say_so(rank, path):
     model = CutModel(StoreTransport(rank.rank, rank.world, rank.store))
     if rank.rank == 1:

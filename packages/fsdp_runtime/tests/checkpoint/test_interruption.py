@@ -23,7 +23,9 @@ def single(**kwargs):
 
 
 def save_ranks(rank, path, step, dies):
-    transport = StoreTransport(rank.rank, rank.world, rank.store, timeout=5.0)
+    # Who loses a rank waits this long, and nobody else does.
+    timeout = 5.0 if dies is None else 1.5
+    transport = StoreTransport(rank.rank, rank.world, rank.store, timeout=timeout)
     model = CutModel(transport)
     if rank.rank == dies:
         # The shards are handed out while the files are written.

@@ -85,9 +85,10 @@ def test_one_rank_killed_at_every_moment(root, tmp_path_factory, asynchronous):
 @pytest.mark.parametrize(
     ("dies", "stride"),
     [
-        pytest.param((0, 1), 5, id="all"),
+        pytest.param((0, 1), 5, id="all", marks=pytest.mark.full),
         pytest.param((0,), 9, id="first"),
-        pytest.param((1,), 3, id="second"),
+        pytest.param((1,), 3, id="second", marks=pytest.mark.full),
+        pytest.param((1,), 6, id="second, seldom"),
     ],
 )
 def test_ranks_killed_at_many_moments(root, tmp_path_factory, dies, stride):

@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary, ref
 
 from sshsdp_fsdp_runtime.checkpoint.agreement import agree
 from sshsdp_fsdp_runtime.checkpoint.errors import CheckpointError
-from sshsdp_fsdp_runtime.checkpoint.folder import discard_staging
+from sshsdp_fsdp_runtime.checkpoint.folder import discard_staging, staging_folder
 from sshsdp_fsdp_runtime.checkpoint.protocol import CheckpointTransport
 from sshsdp_fsdp_runtime.checkpoint.write import Write
 
@@ -67,7 +67,7 @@ class PendingSave:
         if _in_flight.get(transport) is self:
             del _in_flight[transport]
         try:
-            # Writing first: rank 0's error of committing only follows from another rank's.
+            # Writing first: an error of the last step may follow from another rank's.
             for step in range(_STEPS):
                 agree(transport, partial(self._check, step))
         except CheckpointError as error:
@@ -90,7 +90,9 @@ class PendingSave:
             try:
                 action()
             except Exception as error:
-                self._errors[step] = error
+                # Without the folder, rank 0 has removed it: that follows from another rank's error.
+                follows = not staging_folder(self.path).is_dir()
+                self._errors[_STEPS - 1 if follows else step] = error
                 break
         if self._errors and write.rank == 0:
             discard_staging(self.path)
