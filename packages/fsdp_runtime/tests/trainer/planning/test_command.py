@@ -7,13 +7,17 @@ import sys
 from dataclasses import asdict, replace
 
 import pytest
+import torch
 
-from sshsdp_fsdp_runtime.plan import ScheduleBook
+from sshsdp_fsdp_runtime.plan import ModelSpec, ScheduleBook, build_plan
 from sshsdp_fsdp_runtime.plan.traffic import step_traffic
 from sshsdp_fsdp_runtime.trainer import InputError, main
+from sshsdp_fsdp_runtime.trainer.config import ModelConfig, TrainConfig
+from sshsdp_fsdp_runtime.trainer.model import Decoder
 from sshsdp_fsdp_runtime.trainer.planning import PlanRequest, make_plan
 from sshsdp_fsdp_runtime.trainer.planning.request import request_topology
 from sshsdp_fsdp_runtime.trainer.planning.sections.text import nbytes_text
+from sshsdp_fsdp_runtime.trainer.recipe import decoder_packs, decoder_updates
 from sshsdp_shardchain import Level
 from sshsdp_zerosm import Topology
 
@@ -147,7 +151,7 @@ def test_packs_say_which_bytes_of_a_list_are_one_operand(capsys, wide):
     assert ends[:-1] == row["offsets"][1:]
     assert main(["plan", *options]) == 0
     assert "packs: layers that are computed as one" in capsys.readouterr().out
-    assert main(["plan", "tiny"]) == 0
+    assert main(["plan", "tiny", "--optimizer", "adamw"]) == 0
     assert "packs" not in capsys.readouterr().out
 
 
@@ -277,3 +281,23 @@ def test_the_command_imports_neither_a_gpu_library_nor_the_model_zoo(model):
         "sys.exit(status or 'transformers' in sys.modules or 'matplotlib' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
+
+
+@pytest.mark.parametrize("size", ["tiny", "tiny-moe"])
+def test_a_size_of_the_trainer_is_planned_as_it_trains(size):
+    request = PlanRequest(model=size, world=2)
+    config = TrainConfig(model=ModelConfig(size=size), ranks=2)
+    shape = config.model.shape(vocab=256, context=config.context)
+    with torch.device("meta"):
+        spec = ModelSpec.of(Decoder(shape))
+    expected = build_plan(
+        spec,
+        2,
+        groups=["layers.*"],
+        packs=decoder_packs(shape),
+        updates=decoder_updates(config.optimizer, shape),
+    )
+    assert make_plan(request).signature() == expected.signature()
+    plain = make_plan(replace(request, optimizer=("adamw",)))
+    assert not plain.packs
+    assert {atom.rule.name for atom in plain.atoms} == {"adamw"}

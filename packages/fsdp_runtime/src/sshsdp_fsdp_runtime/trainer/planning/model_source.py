@@ -6,7 +6,7 @@ import torch
 
 from sshsdp_fsdp_runtime.plan import ModelSpec
 from sshsdp_fsdp_runtime.trainer.errors import InputError
-from sshsdp_fsdp_runtime.trainer.model import Decoder
+from sshsdp_fsdp_runtime.trainer.model import Decoder, DecoderShape
 from sshsdp_fsdp_runtime.trainer.planning.hugging_face import read_hugging_face
 from sshsdp_fsdp_runtime.trainer.planning.import_path import read_import_path
 from sshsdp_fsdp_runtime.trainer.planning.shape_file import read_shape_file
@@ -28,7 +28,7 @@ def read_model(source: str) -> ModelSpec:
     """
     if source in size_names():
         with torch.device("meta"):
-            return ModelSpec.of(Decoder(named_shape(source, vocab=_VOCAB, context=_CONTEXT)))
+            return ModelSpec.of(Decoder(shape_of(source)))
     path = Path(source)
     if path.suffix == ".toml":
         return read_shape_file(path)
@@ -40,3 +40,8 @@ def read_model(source: str) -> ModelSpec:
         "expected a model as a .toml file of shapes, a Hugging Face config.json,"
         f" package.module:callable or one of the sizes {', '.join(size_names())}, got {source!r}"
     )
+
+
+def shape_of(size: str) -> DecoderShape:
+    """The decoder of a named size, over bytes of text."""
+    return named_shape(size, vocab=_VOCAB, context=_CONTEXT)

@@ -6,9 +6,10 @@ from typing import Annotated, Literal
 
 import tyro
 
-from sshsdp_fsdp_runtime.plan import Options, Plan, Sharding, build_plan
+from sshsdp_fsdp_runtime.plan import Options, Pack, Plan, Sharding, Update, build_plan
+from sshsdp_fsdp_runtime.trainer.config import OptimizerConfig
 from sshsdp_fsdp_runtime.trainer.errors import InputError
-from sshsdp_fsdp_runtime.trainer.planning.model_source import read_model
+from sshsdp_fsdp_runtime.trainer.planning.model_source import read_model, shape_of
 from sshsdp_fsdp_runtime.trainer.planning.rule_text import (
     parse_cast,
     parse_degrees,
@@ -16,6 +17,8 @@ from sshsdp_fsdp_runtime.trainer.planning.rule_text import (
     parse_sharding,
     parse_update,
 )
+from sshsdp_fsdp_runtime.trainer.recipe import decoder_packs, decoder_updates
+from sshsdp_fsdp_runtime.trainer.sizes import size_names
 from sshsdp_zerosm import Topology
 
 
@@ -48,7 +51,8 @@ class PlanRequest:
     """pattern=dtype: what is computed in; none: as the model was built."""
     optimizer: tuple[str, ...] = ()
     """pattern=rule or pattern=rule@unit, the first that matches wins: for example
-    '**.q_proj.weight=muon@heads(128)' 'layers.**=muon(lr=0.02)' adamw; none: adamw."""
+    '**.q_proj.weight=muon@heads(128)' 'layers.**=muon(lr=0.02)' adamw. None, and no packs: adamw,
+    or for a size of `sshsdp train` the packs and rules that it has."""
     form: Literal["auto", "shared", "private"] = Options().form
     """Whether ranks of a machine share one mapping of full weights; auto: where all ranks that
     weights are sharded over lie on one machine."""
@@ -94,9 +98,8 @@ def make_plan(request: PlanRequest) -> Plan:
     """
     topology = request_topology(request)
     sharding = _sharding(request)
-    packs = [parse_pack(text) for text in request.packs]
+    packs, updates = _packs_and_updates(request)
     casts = [parse_cast(text) for text in request.cast]
-    updates = [parse_update(text) for text in request.optimizer]
     spec = read_model(request.model)
     try:
         return build_plan(
@@ -134,3 +137,11 @@ def _sharding(request: PlanRequest) -> Sequence[Sharding]:
     if request.degrees is not None:
         rules.append(Sharding("**", parse_degrees(request.degrees, "--degrees")))
     return rules
+
+
+def _packs_and_updates(request: PlanRequest) -> tuple[Sequence[Pack], Sequence[Update]]:
+    if request.model in size_names() and not (request.packs or request.optimizer):
+        shape = shape_of(request.model)
+        return decoder_packs(shape), decoder_updates(OptimizerConfig(), shape)
+    packs = [parse_pack(text) for text in request.packs]
+    return packs, [parse_update(text) for text in request.optimizer]
