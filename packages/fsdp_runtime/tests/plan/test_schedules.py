@@ -4,11 +4,15 @@ from itertools import chain
 
 import pytest
 from testing.models import TiedModel
+from torch import nn
 
-from sshsdp_fsdp_runtime import ModelSpec, Options, Sharding, build_plan
+from sshsdp_fsdp_runtime import ModelSpec, Options, Sharding, Update, build_plan, is_matrix
 from sshsdp_fsdp_runtime.plan import Field, ScheduleBook
+from sshsdp_fsdp_runtime.plan.storage import TEMPORARIES
+from sshsdp_fsdp_runtime.plan.unit_exchanges import unit_exchanges
 from sshsdp_shardchain import Degrees
-from sshsdp_zerosm import Idle, Publish, Run, Topology, Use, verify
+from sshsdp_updates import AdamW, Muon, NorMuon, heads
+from sshsdp_zerosm import Idle, Publish, Region, Run, Topology, Use, verify
 
 SPEC = ModelSpec.of(TiedModel(width=4, hidden=4, depth=2))
 MIXED = [
@@ -86,3 +90,29 @@ def test_training_neither_deadlocks_nor_races(topology, sharding, form):
     shared = [arena.name for arena in plan.storage.arenas if arena.shared]
     verified = verify(scenes, topology, shared=shared)
     assert verified.moved.between == verified.least_between
+
+
+@pytest.mark.parametrize("topology", [Topology.single(4), Topology(2, 2), Topology(3, 1)], ids=str)
+def test_exchanges_of_update_units_neither_deadlock_nor_race(topology):
+    model = nn.Sequential(nn.Linear(12, 20), nn.Linear(20, 14), nn.Linear(14, 10))
+    plan = build_plan(
+        ModelSpec.of(model),
+        topology,
+        sharding=[Sharding("**", Degrees(1, 1, topology.world))],
+        updates=[
+            Update("0.**", NorMuon(), where=is_matrix),
+            Update("**", Muon(), where=is_matrix, unit=heads(2)),
+            Update("**", AdamW()),
+        ],
+        options=Options(padding_budget=0.0),
+    )
+    [arena] = [arena for arena in plan.storage.arenas if arena.name == TEMPORARIES]
+    whole = tuple(Region(TEMPORARIES, rank, 0, arena.nbytes) for rank in range(plan.world))
+    scenes = []
+    exchanges = list(unit_exchanges(plan))
+    for _, schedule in exchanges:
+        scenes += [Use(writes=whole), Run(schedule, "start"), Run(schedule, "wait")]
+    scenes.append(Use(reads=whole))
+    assert len(exchanges) >= 4
+    verified = verify(scenes * 2, topology)
+    assert verified.moved.within + verified.moved.between > 0
