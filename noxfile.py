@@ -38,6 +38,7 @@ class Package:
     third_party: tuple[str, ...]
     extras: Mapping[str, tuple[str, ...]]
     oracles: tuple[str, ...]  # others' code that its tests compare with; never imported by src
+    slow_oracles: tuple[str, ...]  # the same of tests marked `full`
 
     @property
     def folder(self) -> str:
@@ -67,6 +68,7 @@ def _read(path: Path) -> Package:
     content = tomllib.loads(path.read_text(encoding="utf-8"))
     project = content["project"]
     required = project.get("dependencies", [])
+    groups = content.get("dependency-groups", {})
     return Package(
         name=path.parent.name,
         siblings=tuple(
@@ -76,7 +78,8 @@ def _read(path: Path) -> Package:
         ),
         third_party=tuple(entry for entry in required if not entry.startswith(PREFIX)),
         extras={k: tuple(v) for k, v in project.get("optional-dependencies", {}).items()},
-        oracles=tuple(content.get("dependency-groups", {}).get("oracles", ())),
+        oracles=tuple(groups.get("oracles", ())),
+        slow_oracles=tuple(groups.get("slow-oracles", ())),
     )
 
 
@@ -267,4 +270,7 @@ def mutants(session: nox.Session) -> None:
 def full(session: nox.Session) -> None:
     """Run every test of every package and of the integration, the slow grid included."""
     install_all(session)
+    install(
+        session, *(oracle for package in packages().values() for oracle in package.slow_oracles)
+    )
     session.run("python", "-m", "pytest", "--full", "packages", "integration", *session.posargs)
