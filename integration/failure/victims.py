@@ -40,7 +40,7 @@ PHASES = (
     Phase("connect", f"{ZEROSM}.shared_memory.mesh", "Mesh.connect"),
     Phase("control pages", f"{ZEROSM}.shared_memory.handover", "create"),
     Phase("group", f"{ZEROSM}.process_group.network", "open_group", nodes=2),
-    Phase("plan", f"{RUNTIME}.sharded", "build_plan"),
+    Phase("plan", f"{RUNTIME}.fully_shard", "build_plan"),
     Phase("arena", f"{ZEROSM}.transport", "Transport.arena", 2),
     Phase("arena memory", f"{ZEROSM}.shared_memory.handover", "create", 3),
     Phase("initial values", f"{RUNTIME}.initial_values", "store", 2),
