@@ -48,23 +48,22 @@ def give_up(board: Board, error: TransportError) -> None:
 
 def peers_died(rank: int, peers: Iterable[int]) -> PeerDiedError:
     """The error for ranks that ended without a word, as seen by `rank`."""
-    died = tuple(sorted(peers))
-    names = ", ".join(f"rank {peer}" for peer in died)
-    return PeerDiedError(
-        f"{names} died: the process ended without closing its transport, as seen by rank {rank}; "
-        f"look at the output of {names} and start all ranks again",
-        died,
-    )
+    found = f"died: the process ended without closing its transport, as seen by rank {rank}"
+    return _gone(peers, found, "")
 
 
 def peers_lost(rank: int, peers: Iterable[int]) -> PeerDiedError:
     """The error for ranks of which nothing is known but that their connections to `rank` broke."""
-    lost = tuple(sorted(peers))
-    names = ", ".join(f"rank {peer}" for peer in lost)
+    found = f"died or can't be reached: connections to rank {rank} ended without a farewell"
+    return _gone(peers, found, " and at the network,")
+
+
+def _gone(peers: Iterable[int], found: str, also: str) -> PeerDiedError:
+    """The error for `peers`: what was found of them, and where to look beside their output."""
+    gone = tuple(sorted(peers))
+    names = ", ".join(f"rank {peer}" for peer in gone)
     return PeerDiedError(
-        f"{names} died or can't be reached: connections to rank {rank} ended without a farewell; "
-        f"look at the output of {names} and at the network, and start all ranks again",
-        lost,
+        f"{names} {found}; look at the output of {names}{also} and start all ranks again", gone
     )
 
 
