@@ -3,6 +3,7 @@
 import inspect
 import json
 import os
+import shutil
 import signal
 import sys
 import textwrap
@@ -53,6 +54,15 @@ def validation_losses(run):
     """In the order of steps."""
     rows = read_metrics(run / "metrics.jsonl")
     return [row["val_loss"] for row in rows if row["kind"] == "validation"]
+
+
+def resumed(whole, ranks):
+    """A copy of a run of six steps that lost its last checkpoint and goes on, on `ranks` ranks."""
+    copy = whole.with_name(f"resumed{ranks}")
+    shutil.copytree(whole, copy)
+    shutil.rmtree(copy / "checkpoints/step-00000006")
+    assert main(["train", "--resume", str(copy), "--ranks", str(ranks)]) == 0
+    return copy
 
 
 class Command:

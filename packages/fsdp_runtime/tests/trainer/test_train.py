@@ -4,7 +4,12 @@ import re
 import shutil
 
 import pytest
-from packages.fsdp_runtime.tests.trainer.commands import small_run, steps_of, validation_losses
+from packages.fsdp_runtime.tests.trainer.commands import (
+    resumed,
+    small_run,
+    steps_of,
+    validation_losses,
+)
 from packages.fsdp_runtime.tests.trainer.plain_training import unsharded_losses
 
 from sshsdp_fsdp_runtime.trainer import TrainConfig, main
@@ -61,16 +66,13 @@ def test_the_output_ends_with_the_result(folder, capfd):
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_resumed_run_is_the_uninterrupted_run(folder, ranks):
     whole = folder / "on2"
-    resumed = folder / f"resumed{ranks}"
-    shutil.copytree(whole, resumed)
-    shutil.rmtree(resumed / "checkpoints/step-00000006")
-    assert main(["train", "--resume", str(resumed), "--ranks", str(ranks)]) == 0
+    run = resumed(whole, ranks)
     if ranks == 2:
-        assert steps_of(resumed) == steps_of(whole)
-        assert validation_losses(resumed) == validation_losses(whole)
+        assert steps_of(run) == steps_of(whole)
+        assert validation_losses(run) == validation_losses(whole)
     else:
         expected = [loss for loss, _, _ in steps_of(whole).values()]
-        losses = [loss for loss, _, _ in steps_of(resumed).values()]
+        losses = [loss for loss, _, _ in steps_of(run).values()]
         assert losses == pytest.approx(expected, abs=2e-5)
 
 
