@@ -1,8 +1,9 @@
 """Sharded training on CPU ranks against FSDP2 and against a floor without communication.
 
-Sides: `fsdp2` (PyTorch), `sshsdp` (ours) and `floor` (the same model and optimizer work without any
-communication). All train the frozen reference model in FP32 with four microbatches per step, the
-same seeds, data and learning rate, ranks of one thread.
+Sides: `fsdp2` (PyTorch), `sshsdp` (ours), and `paired`: ours and the floor (the same model and
+optimizer work without any communication), step by step in the same processes. All train the frozen
+reference model in FP32 with four microbatches per step, the same seeds, data and learning rate,
+ranks of one thread.
 """
 
 from collections.abc import Sequence
@@ -10,9 +11,9 @@ from collections.abc import Sequence
 from testing.bench_program import Program
 
 from .rows import LARGE, MEMORY, SMALL, WIDE, rows
-from .sides import floor, fsdp2, sshsdp
+from .sides import fsdp2, paired, sshsdp
 
-__all__ = ["floor", "fsdp2", "programs", "rows", "sshsdp"]
+__all__ = ["fsdp2", "paired", "programs", "rows", "sshsdp"]
 
 
 def programs(*, quick: bool) -> Sequence[Program]:
@@ -23,9 +24,12 @@ def programs(*, quick: bool) -> Sequence[Program]:
     # Large and wide steps take seconds: fewer of them, so that a whole run stays below ten minutes.
     many = {"warmup": 1, "steps": 2} if quick else {"warmup": 2, "steps": 4}
     few = {"warmup": 1, "steps": 1} if quick else {"warmup": 1, "steps": 3}
+    pairs = {"warmup": 1, "steps": 2} if quick else {"warmup": 2, "steps": 16}
     plans = [
-        (SMALL, ["fsdp2", "sshsdp", "floor"], 2, small | many, rounds),
-        (LARGE, ["fsdp2", "sshsdp", "floor"], 2, large | few, rounds),
+        (SMALL, ["fsdp2", "sshsdp"], 2, small | many, rounds),
+        (LARGE, ["fsdp2", "sshsdp"], 2, large | few, rounds),
+        (SMALL, ["paired"], 2, small | pairs, 1),
+        (LARGE, ["paired"], 2, large | pairs, 1),
         (WIDE, ["fsdp2", "sshsdp"], 4, small | few, rounds),
         (MEMORY, ["fsdp2", "sshsdp"], 2, small | few, 1),
     ]

@@ -1,7 +1,7 @@
 """The reference model and its training loop, frozen: results stay comparable over time."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import torch
@@ -91,19 +91,23 @@ def train(
         "seconds" of each step after the warm-up, and "losses" of all steps (mean of a rank's
         microbatches).
     """
-    data = list(batches(rank, warmup + steps, sequences, tokens))
-    seconds: list[float] = []
-    losses: list[float] = []
-    for step in range(warmup + steps):
+    data = batches(rank, warmup + steps, sequences, tokens)
+    seconds, losses = zip(*training(model, optimizer, list(data)), strict=True)
+    return {"seconds": list(seconds[warmup:]), "losses": list(losses)}
+
+
+def training(
+    model: nn.Module, optimizer: Optimizer, data: Sequence[tuple[Tensor, Tensor]]
+) -> Iterator[tuple[float, float]]:
+    """Train step after step; the seconds and the loss of each."""
+    for first in range(0, len(data), MICROBATCHES):
         start = time.perf_counter()
         total = 0.0
-        for inputs, targets in data[step * MICROBATCHES :][:MICROBATCHES]:
+        for inputs, targets in data[first : first + MICROBATCHES]:
             logits = model(inputs)
             loss = cross_entropy(logits.flatten(0, 1), targets.flatten()) / MICROBATCHES
             loss.backward()
             total += loss.item()
         optimizer.step()
         optimizer.zero_grad()
-        seconds.append(time.perf_counter() - start)
-        losses.append(total)
-    return {"seconds": seconds[warmup:], "losses": losses}
+        yield time.perf_counter() - start, total

@@ -1,7 +1,6 @@
 """What the samples mean: ratios of paired runs, peak memory, difference of losses."""
 
 import statistics
-from typing import Literal
 
 from testing.bench_program import Run
 from testing.bench_row import Row, summary
@@ -22,9 +21,8 @@ def rows(samples: Samples) -> list[Row]:
             wide_goal = row.value if workload == SMALL else wide_goal
             result.append(row)
     for workload, goal in ((LARGE, 1.0), (SMALL, None)):
-        if samples.has(workload, "sshsdp", "floor"):
-            name = f"vs_floor/{workload}"
-            result.append(_ratio(name, samples, workload, "sshsdp", "floor", goal, better="lower"))
+        if samples.has(workload, "paired"):
+            result.append(_vs_floor(samples, workload, goal))
     if samples.has(MEMORY, "fsdp2", "sshsdp"):
         result.append(_memory(samples))
     result += [
@@ -35,7 +33,7 @@ def rows(samples: Samples) -> list[Row]:
     result += [
         _step_seconds(samples, workload, side)
         for workload in (SMALL, LARGE, WIDE)
-        for side in ("fsdp2", "sshsdp", "floor")
+        for side in ("fsdp2", "sshsdp")
         if samples.has(workload, side)
     ]
     return result
@@ -48,7 +46,6 @@ def _ratio(
     upper: str,
     lower: str,
     goal: float | None,
-    better: Literal["lower", "higher"] = "higher",
 ) -> Row:
     """Median over rounds of the ratio of two sides' median step times in the same round."""
     uppers, lowers = (_step_medians(samples, workload, side) for side in (upper, lower))
@@ -58,7 +55,18 @@ def _ratio(
         f"{upper}_round_medians": summary(uppers),
         f"{lower}_round_medians": summary(lowers),
     }
-    return Row(name, statistics.median(ratios), "x", goal, better, details)
+    return Row(name, statistics.median(ratios), "x", goal, "higher", details)
+
+
+def _vs_floor(samples: Samples, workload: str, goal: float | None) -> Row:
+    """Median over steps of the ratio of our step to the floor's next to it."""
+    ours, floor = (
+        [second for run in samples.runs(workload, "paired") for second in _steps(run, name)]
+        for name in ("seconds", "floor_seconds")
+    )
+    ratios = [up / low for up, low in zip(ours, floor, strict=True)]
+    details = {"ratio": summary(ratios), "sshsdp_step": summary(ours), "floor_step": summary(floor)}
+    return Row(f"vs_floor/{workload}", statistics.median(ratios), "x", goal, "lower", details)
 
 
 def _step_seconds(samples: Samples, workload: str, side: str) -> Row:
@@ -73,9 +81,9 @@ def _step_medians(samples: Samples, workload: str, side: str) -> list[float]:
     return [statistics.median(_steps(run)) for run in samples.runs(workload, side)]
 
 
-def _steps(run: Run) -> list[float]:
+def _steps(run: Run, name: str = "seconds") -> list[float]:
     """Seconds of each step: its slowest rank's."""
-    return [max(ranks) for ranks in zip(*(rank["seconds"] for rank in run.ranks), strict=True)]
+    return [max(ranks) for ranks in zip(*(rank[name] for rank in run.ranks), strict=True)]
 
 
 def _memory(samples: Samples) -> Row:

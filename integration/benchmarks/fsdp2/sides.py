@@ -1,13 +1,18 @@
 """The three sides: one function per side, called on every rank of a fresh process."""
 
 import os
+from typing import TYPE_CHECKING
 
 import torch
 from testing.bench_memory import pss
 from testing.ranks import Rank
 from torch import nn
 
-from .reference import LEARNING_RATE, build, train
+from .reference import LEARNING_RATE, batches, build, train, training
+
+if TYPE_CHECKING:
+    from sshsdp_fsdp_runtime import ShardedModule
+    from sshsdp_zerosm import Transport
 
 
 def fsdp2(rank: Rank, **workload: int) -> dict[str, list[float]]:
@@ -32,33 +37,58 @@ def fsdp2(rank: Rank, **workload: int) -> dict[str, list[float]]:
 
 def sshsdp(rank: Rank, **workload: int) -> dict[str, list[float]]:
     """Our fully_shard with blocks as groups and AdamW."""
-    from sshsdp_fsdp_runtime import Sharding, Update, fully_shard
-    from sshsdp_shardchain import Degrees
-    from sshsdp_updates import AdamW
     from sshsdp_zerosm import connect
 
     transport = connect(rank.rank, rank.world, rank.store)
     before = pss()
-    world = rank.world
-    model = fully_shard(
+    model = _sharded(transport)
+    result = train(model, model.optimizer, rank.rank, **workload)
+    model.close()
+    return result | {"memory_before": [before]}
+
+
+def paired(
+    rank: Rank, *, warmup: int, steps: int, sequences: int, tokens: int
+) -> dict[str, list[float]]:
+    """Ours and the floor in the same processes, step by step: what the machine does meets both.
+
+    The floor has no communication: plain gradients, fused AdamW over this rank's part of the
+    elements.
+
+    Returns:
+        "seconds" of our steps and "floor_seconds", after the warm-up.
+    """
+    from sshsdp_zerosm import connect
+
+    transport = connect(rank.rank, rank.world, rank.store)
+    ours, plain = _sharded(transport), build()
+    data = list(batches(rank.rank, warmup + steps, sequences, tokens))
+    loops = [
+        training(ours, ours.optimizer, data),
+        training(plain, PartialAdamW(plain, rank.rank, rank.world), data),
+    ]
+    seconds: list[list[float]] = [[], []]
+    for step in range(warmup + steps):
+        for side in (0, 1) if step % 2 == 0 else (1, 0):
+            transport.barrier()  # or one side would wait for what the other has not ended
+            seconds[side].append(next(loops[side])[0])
+    ours.close()
+    return {"seconds": seconds[0][warmup:], "floor_seconds": seconds[1][warmup:]}
+
+
+def _sharded(transport: "Transport") -> "ShardedModule":
+    from sshsdp_fsdp_runtime import Sharding, Update, fully_shard
+    from sshsdp_shardchain import Degrees
+    from sshsdp_updates import AdamW
+
+    world = transport.world
+    return fully_shard(
         build(),
         sharding=[Sharding("**", Degrees(world, world, world))],
         groups=["layers.*"],
         updates=[Update("**", AdamW(lr=LEARNING_RATE))],
         transport=transport,
     )
-    result = train(model, model.optimizer, rank.rank, **workload)
-    model.close()
-    return result | {"memory_before": [before]}
-
-
-def floor(rank: Rank, **workload: int) -> dict[str, list[float]]:
-    """No communication: plain gradients, fused AdamW over this rank's part of the elements."""
-    before = pss()
-    model = build()
-    optimizer = PartialAdamW(model, rank.rank, rank.world)
-    result = train(model, optimizer, rank.rank, **workload)
-    return result | {"memory_before": [before]}
 
 
 class PartialAdamW:
