@@ -1,6 +1,7 @@
 """Ranks that fail take the others down with one account; none outlives the launcher."""
 
 import contextlib
+import errno
 import os
 import signal
 import sys
@@ -14,6 +15,7 @@ from sshsdp_fsdp_runtime.trainer import launch
 from sshsdp_fsdp_runtime.trainer.errors import InputError
 from sshsdp_fsdp_runtime.trainer.launch import RanksError, run_forked
 from sshsdp_fsdp_runtime.trainer.outcome import Outcome
+from sshsdp_fsdp_runtime.trainer.stop import SIGNALS
 from sshsdp_zerosm import PeerDiedError
 
 
@@ -93,6 +95,43 @@ def test_an_exit_without_a_result_is_a_failure():
 
     with pytest.raises(RanksError, match="exited with status 7 and without a result"):
         run_forked(leave, 1)
+
+
+def test_a_rank_that_can_not_be_forked_is_bad_input_and_the_ones_before_it_end(monkeypatch):
+    fork, ranks = os.fork, []
+
+    def fork_one_only():
+        if ranks:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        ranks.append(fork())
+        return ranks[0]
+
+    monkeypatch.setattr(os, "fork", fork_one_only)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    handlers = [signal.getsignal(signum) for signum in SIGNALS]
+    with pytest.raises(InputError, match=r"^expected a process for each of 3 ranks, got 1: "):
+        run_forked(until_told, 3)
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == mask
+    assert [signal.getsignal(signum) for signum in SIGNALS] == handlers
+    assert not alive(ranks[0])
+
+
+def test_a_store_that_can_not_be_served_is_bad_input_and_the_ranks_end(monkeypatch):
+    fork, ranks = os.fork, []
+
+    def fork_and_note():
+        ranks.append(fork())
+        return ranks[-1]
+
+    def no_threads(*args):
+        raise RuntimeError(os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(os, "fork", fork_and_note)
+    monkeypatch.setattr(launch, "TCPStore", no_threads)
+    with pytest.raises(InputError, match=r"^expected a store on 127\.0\.0\.1 .*unavailable; "):
+        run_forked(until_told, 2)
+    assert len(ranks) == 2
+    assert not any(map(alive, ranks))
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])

@@ -80,7 +80,8 @@ def run_forked(work: Work, world: int) -> Outcome:
         world: number of processes.
 
     Raises:
-        InputError: what a rank found wrong with the user's input.
+        InputError: what a rank found wrong with the user's input; or too few processes, or no
+            store, for what the system permits.
         RanksError: when a rank raised anything else or died.
     """
     children: list[_Child] = []
@@ -100,12 +101,25 @@ def run_forked(work: Work, world: int) -> Outcome:
 
 def _fork(work: Work, world: int, children: list[_Child]) -> None:
     sys.stdout.flush()
-    context = get_context("fork")
     # A rank begins with its signals blocked, until it has handlers of its own.
-    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-    for rank in range(world):
-        ours, theirs = context.Pipe()
-        inherited = [child.pipe for child in children] + [ours]
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        for rank in range(world):
+            children.append(_fork_rank(work, rank, world, children))
+    except OSError as error:
+        raise InputError(
+            f"expected a process for each of {world} ranks, got {len(children)}: {error}; ask for"
+            f" fewer --ranks, or raise what limits them (ulimit -u, ulimit -n, memory)"
+        ) from error
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _fork_rank(work: Work, rank: int, world: int, before: list[_Child]) -> _Child:
+    context = get_context("fork")
+    ours, theirs = context.Pipe()
+    inherited = [child.pipe for child in before] + [ours]
+    with contextlib.closing(theirs):
         process = context.Process(
             target=_rank_main,
             args=(work, rank, world, theirs, inherited, os.getpid()),
@@ -115,9 +129,7 @@ def _fork(work: Work, world: int, children: list[_Child]) -> None:
             # Python counts all threads; the ones of numpy's BLAS are prepared for a fork.
             warnings.filterwarnings("ignore", "This process .* multi-threaded", DeprecationWarning)
             process.start()
-        theirs.close()
-        children.append(_Child(rank, process, ours))
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    return _Child(rank, process, ours)
 
 
 def _rank_main(
@@ -164,7 +176,13 @@ def _store(pipe: Connection, world: int) -> Store | None:
 
 def _serve(children: list[_Child]) -> Store:
     # After the last fork: the server's thread must not hold a lock while a child is copied.
-    server = TCPStore("127.0.0.1", 0, None, True, _STORE_TIMEOUT, False)
+    try:
+        server = TCPStore("127.0.0.1", 0, None, True, _STORE_TIMEOUT, False)
+    except (OSError, RuntimeError) as error:
+        raise InputError(
+            f"expected a store on 127.0.0.1 where the ranks meet, got {error}; raise what limits"
+            f" threads and open files (ulimit -u, ulimit -n)"
+        ) from error
     for child in children:
         with contextlib.suppress(BrokenPipeError):
             child.pipe.send(server.port)
