@@ -1,6 +1,7 @@
 """Reads a checkpoint into a model of any world size and degrees."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from sshsdp_fsdp_runtime.checkpoint.agreement import agree
 from sshsdp_fsdp_runtime.checkpoint.errors import CheckpointMismatchError
 from sshsdp_fsdp_runtime.checkpoint.extra import Extra
 from sshsdp_fsdp_runtime.checkpoint.extra import Path as ExtraPath
+from sshsdp_fsdp_runtime.checkpoint.fresh import FreshState, trained_otherwise
 from sshsdp_fsdp_runtime.checkpoint.manifest import Manifest, SavedExtra
 from sshsdp_fsdp_runtime.checkpoint.protocol import Checkpointable
 from sshsdp_fsdp_runtime.checkpoint.reading import read_into
@@ -19,7 +21,11 @@ from sshsdp_updates import labelled
 
 
 def load_checkpoint(
-    path: str | os.PathLike[str], model: Checkpointable, *, verify: bool = True
+    path: str | os.PathLike[str],
+    model: Checkpointable,
+    *,
+    verify: bool = True,
+    fresh: Sequence[str] = (),
 ) -> dict[str, object]:
     """Load what `save_checkpoint` wrote, in place. Collective; `path` is the same everywhere.
 
@@ -30,6 +36,11 @@ def load_checkpoint(
         model: has the names, shapes and dtypes of the saved one.
         verify: compare checksums before anything is changed: every file is read once more, each
             by one rank. Lengths are compared in any case.
+        fresh: patterns of parameters of which only the weight is taken, whatever its saved dtype.
+            Optimizer state stays as it is here, which is fresh where the model was just sharded.
+            For parameters that were frozen when the saved model was sharded and are trained here,
+            or the other way round. A rule that has only such parameters keeps its hyperparameters;
+            others take the saved ones.
 
     Returns:
         The saved `extra`, tensors on the CPU. ``"per_rank"``, if it was saved, is the entry of the
@@ -42,7 +53,7 @@ def load_checkpoint(
         CheckpointError: it cannot be read. If the text speaks of reading, the model may be half
             overwritten: load another checkpoint before using it. On every rank the same.
     """
-    steps = _Load(Path(path), model, verify)
+    steps = _Load(Path(path), model, verify, fresh)
     with labelled("sshsdp::checkpoint check"):
         agree(model.transport, steps.prepare)
     with labelled("sshsdp::checkpoint read"):
@@ -55,9 +66,12 @@ def load_checkpoint(
 class _Load:
     """The steps of one rank; every step is followed by an agreement of all ranks."""
 
-    def __init__(self, path: Path, model: Checkpointable, verify: bool) -> None:
+    def __init__(
+        self, path: Path, model: Checkpointable, verify: bool, fresh: Sequence[str]
+    ) -> None:
         self.path = path
         self.verify = verify
+        self.fresh = fresh
         self.model = model
         self.rank = model.transport.rank
         self.result: dict[str, object] = {}
@@ -66,16 +80,16 @@ class _Load:
         """Check everything that can be checked before the first write into the model."""
         self.manifest = Manifest.read(self.path)
         entries = list(self.model.checkpoint_tensors())
-        if difference := Signature.of(entries).difference(self.manifest.signature):
-            raise CheckpointMismatchError(
-                f"expected a checkpoint of this model, got {self.path}, whose tensors differ: "
-                f"{difference}; load it into the model that saved it"
-            )
+        fresh = FreshState.of(self.fresh, entries)
+        self._compare(Signature.of(entries), fresh)
         if self.rank == 0:
             self.manifest.check_files(self.path)
         if self.verify:
             self.manifest.check_contents(self.path, self.rank, self.model.transport.world)
-        self.state = state_dict(entries, self.rank)
+        self.state = state_dict(fresh.without(entries), self.rank)
+        self.scalars = self.manifest.scalars
+        if fresh.names:
+            self.scalars = fresh.scalars(self.scalars, self.model.checkpoint_scalars())
 
     def read(self) -> None:
         """Read this rank's elements into the model, and the tensors of `extra`."""
@@ -88,7 +102,23 @@ class _Load:
 
     def finish(self) -> None:
         """Give the model its scalars."""
-        self.model.load_checkpoint_scalars(self.manifest.scalars)
+        self.model.load_checkpoint_scalars(self.scalars)
+
+    def _compare(self, own: Signature, fresh: FreshState) -> None:
+        own, saved = fresh.compared(own), fresh.compared(self.manifest.signature)
+        difference = own.difference(saved)
+        if difference is None:
+            return
+        advice = "load it into the model that saved it"
+        if trained_otherwise(own, saved):
+            advice += (
+                ", or name in `fresh` the parameters that are trained in only one of the two, to "
+                "take their weights without optimizer state"
+            )
+        raise CheckpointMismatchError(
+            f"expected a checkpoint of this model, got {self.path}, whose tensors differ: "
+            f"{difference}; {advice}"
+        )
 
     def _allocate(self, saved: SavedExtra) -> Any:
         tensors: dict[ExtraPath, torch.Tensor] = {}

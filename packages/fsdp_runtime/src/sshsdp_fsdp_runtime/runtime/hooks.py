@@ -167,8 +167,10 @@ def _check_usable(places: list[Place], state: RuntimeState) -> None:
         if handle.passes is None and handle.parameter.requires_grad:
             raise RuntimeError(
                 f"expected {handle.spec.name!r} to stay frozen, got requires_grad=True: the plan "
-                "gives it no gradient; unfreeze before fully_shard(), and freeze it after that "
-                "for as long as it is to stand still"
+                "gives it no gradient and no state; to train it from here on, save_checkpoint(), "
+                "close(), build the model again with it unfrozen, fully_shard() that and "
+                "load_checkpoint(..., fresh=[its name]); or, where memory is no concern, unfreeze "
+                "before fully_shard(), and freeze it after that for as long as it stands still"
             )
 
 
