@@ -155,7 +155,7 @@ def _rank_main(rank: Rank, case: Case, folder: Path) -> Account:
         everything(rank, folder, case.nodes, case.timeout)
     except Exception as error:
         kind, text = type(error).__name__, str(error)
-    assert rank.store.check(["struck"]), f"{case.phase.name} was not reached"
+    assert rank.store.check(["struck"]), f"{case.phase.name} was not reached: {kind}: {text}"
     seconds = time.monotonic() - float(rank.store.get("struck"))
     ended = rank.store.add("ended", 1)
     if case.fate == "stop" and ended == case.world - 1:

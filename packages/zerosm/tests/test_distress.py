@@ -36,6 +36,76 @@ def test_ranks_of_other_nodes_hear_at_once_why_a_rank_can_not_connect():
         assert seconds < 2.5
 
 
+@pytest.mark.parametrize(
+    ("place", "nodes"), [("Mesh._admit", 1), ("Handover._create", 1), ("Handover._create", 2)]
+)
+def test_a_rank_that_fails_while_it_is_connected_says_why_before_its_connections_end(place, nodes):
+    def rank_main(rank):
+        if rank.rank == 1:
+            tell = node_module.Distress.tell
+
+            def fail(*_):
+                raise ZeroDivisionError("of seven")
+
+            def tell_late(*args):
+                deadline = time.monotonic() + 0.5
+                while rank.store.add("ended", 0) < 3 and time.monotonic() < deadline:
+                    time.sleep(0.01)
+                tell(*args)
+
+            owner, name = place.split(".")
+            setattr(getattr(node_module, owner), name, fail)
+            node_module.Distress.tell = tell_late
+        topology = Topology(nodes, 4 // nodes)
+        with pytest.raises((TransportError, ZeroDivisionError)) as caught:
+            connect(rank.rank, 4, rank.store, timeout=30, topology=topology)
+        rank.store.add("ended", 1)
+        return str(caught.value)
+
+    first, _, *others = run_ranks(rank_main, 4)
+    assert {first, *others} == {"rank 1 can't connect: ZeroDivisionError: of seven"}
+
+
+@pytest.mark.parametrize("reaped", [False, True])
+def test_a_rank_that_has_said_why_and_is_gone_does_not_look_like_one_that_died(reaped):
+    def rank_main(rank):
+        tell, check = node_module.Distress.tell, node_module.Peers.check
+
+        def fail(*_):
+            rank.store.get("awaited")
+            raise ZeroDivisionError("of seven")
+
+        def tell_and_say_so(*args):
+            tell(*args)
+            rank.store.set("told", "")
+
+        def check_until_it_has_ended(*args):
+            rank.store.set("awaited", "")
+            deadline = time.monotonic() + 30
+            while not (error := check(*args)) and time.monotonic() < deadline:
+                time.sleep(0.01)
+            return error
+
+        def open_when_it_is_reaped(pid):
+            rank.store.set("awaited", "")
+            rank.store.get("told")
+            raise ProcessLookupError
+
+        if rank.rank == 1:
+            node_module.Mesh.connect = fail
+            node_module.Distress.tell = tell_and_say_so
+        elif reaped:
+            os.pidfd_open = open_when_it_is_reaped
+        else:
+            node_module.Peers.check = check_until_it_has_ended
+        with pytest.raises((TransportError, ZeroDivisionError)) as caught:
+            connect(rank.rank, 2, rank.store, timeout=30)
+        return str(caught.value)
+
+    first, _ = run_ranks(rank_main, 2)
+    assert first == "rank 1 can't connect: ZeroDivisionError: of seven"
+
+
 def test_a_rank_that_dies_while_its_node_connects_is_named_on_other_nodes():
     answers = run_ranks(fails_to_connect(lambda *_: os._exit(1)), 4, expect_death=(1,))
     for _, text, seconds in (answers[0], *answers[2:]):

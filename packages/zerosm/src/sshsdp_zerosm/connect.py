@@ -57,11 +57,8 @@ def connect(
         own = Card.own(world, kind, str(topology or "real"))
         listener = stack.enter_context(_listen(own)) if can_share() else None
         meeting = meet(rank, own, store, timeout, topology)
-        try:
+        with Distress(meeting.store, rank, world).telling():
             transport = _open(meeting, listener)
-        except BaseException as error:
-            Distress(meeting.store, rank, world).tell(error)
-            raise
     transport.store = store
     return transport
 

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from sshsdp_zerosm.errors import AbortedError, PeerDiedError, TransportError, WaitTimeoutError
@@ -34,6 +35,18 @@ class Distress:
         if self._store is not None and not isinstance(error, AbortedError):
             with contextlib.suppress(RuntimeError):  # the store may have gone first
                 self._store.compare_set(_FAILED, "", message)
+
+    @contextlib.contextmanager
+    def telling(self) -> Iterator[None]:
+        """Tell of an error inside before what encloses this lets go of anything.
+
+        A connection that ends without a reason would look like a death to the others.
+        """
+        try:
+            yield
+        except BaseException as error:
+            self.tell(error)
+            raise
 
     def hear(self) -> TransportError | None:
         """Why another rank has given up, or None."""

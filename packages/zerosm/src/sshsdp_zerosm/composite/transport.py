@@ -38,9 +38,9 @@ class CompositeTransport(Transport):
         near = topology.ranks_of(topology.node_of(rank))
         far = [peer for peer in range(topology.world) if peer not in near]
         self._hosts = meeting.hosts
-        with contextlib.ExitStack() as stack:
+        distress = Distress(meeting.store, rank, topology.world)
+        with contextlib.ExitStack() as stack, distress.telling():
             cards = {peer: meeting.cards[peer] for peer in near}
-            distress = Distress(meeting.store, rank, topology.world)
             self._node = Node(rank, cards, listener, distress, timeout)
             stack.callback(self._node.close)
             shared = self._node.share_boards()

@@ -135,8 +135,7 @@ class Mesh:
             )
 
     def _check(self, peer: int, deadline: float) -> None:
-        # Who gave up has said so before its process ended: that comes first.
-        error = self._distress.hear() or self._peers.check(peer)
+        error = self._hopeless(peer)
         self._distress.awaits(peer)
         self.notice(peer)
         if error is None and time.monotonic() >= deadline:
@@ -146,11 +145,15 @@ class Mesh:
             self._distress.tell(error)
             raise error
 
+    def _hopeless(self, peer: int) -> TransportError | None:
+        """Why a wait for `peer` is, or None."""
+        # Who gives up says why and then ends: seen to have ended, it has said so. That comes first.
+        ended = self._peers.check(peer)
+        return self._distress.hear() or ended
+
     def _gone(self, peer: int) -> TransportError:
         """The end of a connection: name the rank that died, if there is one, not who gave up."""
-        if error := self._distress.hear() or self._peers.check(peer):
-            return error
-        return PeerDiedError(
+        return self._hopeless(peer) or PeerDiedError(
             f"rank {peer} died or gave up while it was connected to rank {self._rank}: look at its "
             f"output and start all ranks again",
             (peer,),

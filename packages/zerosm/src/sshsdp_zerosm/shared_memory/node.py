@@ -11,7 +11,7 @@ from sshsdp_zerosm.arena import Memory, padded
 from sshsdp_zerosm.board import BOARD_BYTES, Board
 from sshsdp_zerosm.card import Card
 from sshsdp_zerosm.distress import Distress
-from sshsdp_zerosm.errors import TransportError
+from sshsdp_zerosm.errors import PeerDiedError, TransportError
 from sshsdp_zerosm.shared_memory.handover import Handover
 from sshsdp_zerosm.shared_memory.memory import as_array
 from sshsdp_zerosm.shared_memory.mesh import Mesh
@@ -48,10 +48,12 @@ class Node:
         timeout: float,
     ) -> None:
         self.ranks = tuple(sorted(cards))
-        with contextlib.ExitStack() as stack:
-            self.peers = Peers(
-                rank, {peer: card.pid for peer, card in cards.items() if peer != rank}
-            )
+        with contextlib.ExitStack() as stack, distress.telling():
+            pids = {peer: card.pid for peer, card in cards.items() if peer != rank}
+            try:
+                self.peers = Peers(rank, pids)
+            except PeerDiedError as error:
+                raise distress.hear() or error from None
             stack.callback(self.peers.close)
             self._mesh = Mesh(rank, cards, self.peers, distress, timeout)
             stack.callback(self._mesh.close)

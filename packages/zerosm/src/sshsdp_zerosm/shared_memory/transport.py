@@ -29,8 +29,8 @@ class SharedMemoryTransport(Transport):
 
     def __init__(self, meeting: Meeting, listener: socket.socket) -> None:
         cards = dict(enumerate(meeting.cards))
-        with contextlib.ExitStack() as stack:
-            distress = Distress(meeting.store, meeting.rank, len(cards))
+        distress = Distress(meeting.store, meeting.rank, len(cards))
+        with contextlib.ExitStack() as stack, distress.telling():
             self._node = Node(meeting.rank, cards, listener, distress, meeting.timeout)
             stack.callback(self._node.close)
             boards = list(self._node.share_boards().values())
