@@ -267,10 +267,11 @@ def test_a_stranger_on_the_socket_is_ignored(monkeypatch):
 
             def trade(*arguments):
                 cards, prefix = original(*arguments)
-                for message in (b"nonsense", b"\1\0\0\0" + b"0" * 32, b""):
+                for messages in ([b"nonsense"], [b"\1\0\0\0" + b"0" * 32], [b""], []):
                     stranger = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
                     stranger.connect(cards[0].socket_name)
-                    stranger.send(message)
+                    for message in messages:
+                        stranger.send(message)
                     strangers.append(stranger)
                 return cards, prefix
 
@@ -279,6 +280,24 @@ def test_a_stranger_on_the_socket_is_ignored(monkeypatch):
             assert transport.exchange(b"x") == [b"x", b"x"]
 
     run_ranks(rank_main, 2)
+
+
+def test_a_rank_that_is_slow_to_say_who_it_is_is_waited_for(monkeypatch):
+    """A busy machine may stop a rank between its connection and its greeting."""
+
+    def rank_main(rank):
+        checked = node_module.Mesh._check_process
+
+        def late(mesh, peer, connection):
+            checked(mesh, peer, connection)
+            if rank.rank == 2 and peer == 0:
+                time.sleep(1.2)
+
+        monkeypatch.setattr(node_module.Mesh, "_check_process", late)
+        with connect(rank.rank, 3, rank.store, timeout=30) as transport:
+            assert transport.exchange(b"x") == [b"x"] * 3
+
+    run_ranks(rank_main, 3)
 
 
 def test_a_process_that_pretends_to_be_a_rank_is_refused(monkeypatch):

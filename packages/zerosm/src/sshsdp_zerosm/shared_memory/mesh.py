@@ -1,6 +1,6 @@
 """A socket to every other rank of the node, over which memory is handed over."""
 
-import contextlib
+import selectors
 import socket
 import struct
 import time
@@ -47,6 +47,7 @@ class Mesh:
         self._distress = distress
         self._timeout = timeout
         self._sockets: dict[int, socket.socket] = {}
+        self._guests: dict[int, socket.socket] = {}
         self.notice: Callable[[int], None] = lambda _peer: None
 
     def connect(self, listener: socket.socket) -> None:
@@ -60,13 +61,8 @@ class Mesh:
                 connection.send(_HELLO.pack(self._rank, self._cards[peer].token.encode()))
             except ConnectionError as error:  # refused, or accepted by the kernel and then gone
                 raise self._gone(peer) from error
-        listener.settimeout(_SLICE)
-        deadline = time.monotonic() + self._timeout
-        higher = [peer for peer in self._cards if peer > self._rank]
-        while missing := [peer for peer in higher if peer not in self._sockets]:
-            self._check(missing[0], deadline)
-            with contextlib.suppress(TimeoutError):
-                self._admit(listener.accept()[0])
+        self._welcome(listener)
+        self._dismiss()
         self._distress.awaits(self._rank)
 
     def send(self, peer: int, tag: int, descriptor: int | None) -> None:
@@ -107,10 +103,36 @@ class Mesh:
         for connection in self._sockets.values():
             connection.close()
         self._sockets.clear()
+        self._dismiss()
+
+    def _welcome(self, listener: socket.socket) -> None:
+        """Return when all higher ranks are there.
+
+        A rank may be slow to say who it is, and a stranger may never do.
+        """
+        deadline = time.monotonic() + self._timeout
+        higher = [peer for peer in self._cards if peer > self._rank]
+        with selectors.DefaultSelector() as speaking:
+            speaking.register(listener, selectors.EVENT_READ)
+            while missing := [peer for peer in higher if peer not in self._sockets]:
+                self._check(missing[0], deadline)
+                for key, _ in speaking.select(_SLICE):
+                    if key.fileobj is listener:
+                        guest = listener.accept()[0]
+                        self._guests[guest.fileno()] = guest
+                        speaking.register(guest, selectors.EVENT_READ)
+                    else:
+                        speaking.unregister(key.fd)
+                        self._admit(self._guests.pop(key.fd))
+
+    def _dismiss(self) -> None:
+        """Close the connections of those that have not said who they are."""
+        for guest in self._guests.values():
+            guest.close()
+        self._guests.clear()
 
     def _admit(self, connection: socket.socket) -> None:
-        """Take a connection if it is a higher rank's; else drop it."""
-        connection.settimeout(1.0)
+        """Take a connection that has said something if it is a higher rank's; else drop it."""
         try:
             hello = connection.recv(_HELLO.size)
         except OSError:
