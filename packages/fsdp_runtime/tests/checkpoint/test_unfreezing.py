@@ -8,7 +8,14 @@ from packages.fsdp_runtime.tests.runtime.test_deferred_init import peak_of
 from testing.ranks import run_ranks
 from torch import nn
 
-from sshsdp_fsdp_runtime import Cast, Sharding, Update, deferred_init, fully_shard
+from sshsdp_fsdp_runtime import (
+    Cast,
+    ExponentialAverage,
+    Sharding,
+    Update,
+    deferred_init,
+    fully_shard,
+)
 from sshsdp_fsdp_runtime.checkpoint import (
     CheckpointMismatchError,
     load_checkpoint,
@@ -19,6 +26,7 @@ from sshsdp_updates import SGD, AdamW
 from sshsdp_zerosm import connect
 
 STEPS = 3  # per phase
+SHARED, POISONED = {"form": "shared"}, {"form": "private", "poison": True}
 PART = ("layers.1.base.**", "scale")  # of the base
 
 
@@ -117,11 +125,11 @@ def phases(rank, folder, degrees, options, own_rule):
 @pytest.mark.parametrize(
     ("world", "degrees", "options", "own_rule"),
     [
-        (1, (1, 1, 1), {"form": "private", "poison": True}, True),
-        (2, (2, 2, 2), {"form": "shared"}, False),
-        (2, (1, 1, 2), {"form": "private", "poison": True}, True),
-        (3, (3, 3, 3), {"form": "private", "poison": True, "slots": 1}, True),
-        (3, (1, 3, 3), {"form": "shared"}, False),
+        (1, (1, 1, 1), POISONED, True),
+        (2, (2, 2, 2), SHARED, False),
+        pytest.param(2, (1, 1, 2), POISONED, True, marks=pytest.mark.full),
+        (3, (3, 3, 3), POISONED | {"slots": 1}, True),
+        pytest.param(3, (1, 3, 3), SHARED, False, marks=pytest.mark.full),
     ],
 )
 def test_state_of_the_adapters_stays_where_a_part_of_the_base_is_unfrozen_and_frozen_again(
@@ -230,6 +238,26 @@ def test_a_rule_without_state_still_counts_steps(tmp_path):
     assert model.optimizer.param_groups[0]["lr"] == 0.5
 
 
+def test_an_average_goes_on_and_takes_in_what_is_unfrozen(tmp_path):
+    mixed = Adapted()
+    mixed.layers[0].base.bfloat16()
+    mixed.layers[0].base.register_forward_pre_hook(lambda _, args: (args[0].bfloat16(),))
+    first = saved(tmp_path / "model", is_adapter, model=mixed)
+    average = ExponentialAverage(first, 0.5)
+    average.update()
+    save_checkpoint(tmp_path / "average", average, {})
+    again = Adapted()
+    again.layers[0].base.bfloat16()
+    other = ExponentialAverage(fully_shard(again), 0.25)
+    load_checkpoint(tmp_path / "average", other, fresh=["**.base.*", "scale", "head.*"])
+    assert (other.updates, other.decay) == (1, 0.5)
+    with average.applied():
+        expected = first.full_state_dict()
+    with other.applied():
+        for name, value in again.full_state_dict().items():
+            assert torch.equal(value, expected[name].to(value.dtype)), name
+
+
 def test_other_shapes_are_another_model_also_where_state_is_fresh(tmp_path):
     saved(tmp_path / "saved", is_adapter)
     other = Adapted()
@@ -254,21 +282,20 @@ def test_unfreezing_takes_the_new_shards_and_one_tensor(tmp_path):
         layers = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(12))
         return frozen_but(lambda name: name.startswith("0."), layers)
 
-    def main(_rank):
-        def phase(width, name):
+    def save(_rank):
+        for width in (2, 1024):
+            save_checkpoint(tmp_path / str(width), fully_shard(wide(width)), {})
+
+    def unfreeze(_rank):
+        def load(width):
             with deferred_init():
                 model = wide(width).requires_grad_(True)
-            model = fully_shard(model)
-            load_checkpoint(tmp_path / name, model, fresh=["**"])
-            model.close()
+            load_checkpoint(tmp_path / str(width), fully_shard(model), fresh=["**"])
 
-        for width, name in ((2, "small"), (1024, "large")):
-            model = fully_shard(wide(width))
-            save_checkpoint(tmp_path / name, model, {})
-            model.close()
-        phase(2, "small")  # imports what it needs
-        return peak_of(lambda: phase(1024, "large"))
+        load(2)  # imports what it needs
+        return peak_of(lambda: load(1024))
 
-    [peak] = run_ranks(main, 1)
+    run_ranks(save, 1)
+    [peak] = run_ranks(unfreeze, 1)
     # Weights and two moments, 48 MiB each; tensors are of 4 MiB.
     assert peak < 3 * 48 + 32

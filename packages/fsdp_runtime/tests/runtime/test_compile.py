@@ -1,12 +1,18 @@
 """Compiled blocks and compiled models: the same mathematics, and graphs that are not cut."""
 
+import os
+import shutil
+
 import pytest
 import torch
+from testing.ranks import run_ranks
 from torch import nn
 from torch._dynamo.utils import counters
+from torch.utils.checkpoint import checkpoint
 
 from sshsdp_fsdp_runtime import Pack, Update, fully_shard
 from sshsdp_updates import SGD
+from sshsdp_zerosm import connect
 
 from .scenes import on_ranks
 
@@ -48,6 +54,14 @@ class Model(nn.Module):
         return self.head(x)
 
 
+class Recomputing(Model):
+    def forward(self, ids):
+        x = self.embedding(ids)
+        for layer in self.layers:
+            x = checkpoint(layer, x, use_reentrant=False)
+        return self.head(x)
+
+
 def train(forward, optimizer, ranks, divisor):
     for step in range(STEPS):
         for rank in ranks:
@@ -59,9 +73,9 @@ def train(forward, optimizer, ranks, divisor):
         optimizer.zero_grad()
 
 
-def blocks(model):
+def blocks(model, backend="aot_eager"):
     for layer in model.layers:
-        layer.compile(backend="aot_eager")
+        layer.compile(backend=backend)
     return model
 
 
@@ -71,8 +85,8 @@ def wrapped_blocks(model):
     return model
 
 
-def whole(model):
-    return torch.compile(model, backend="aot_eager")
+def whole(model, backend="aot_eager"):
+    return torch.compile(model, backend=backend)
 
 
 def itself(model):
@@ -80,9 +94,9 @@ def itself(model):
     return model
 
 
-def fresh():
+def fresh(kind=Model, dtype=torch.float64):
     torch.manual_seed(0)
-    return Model().double()
+    return kind().to(dtype)
 
 
 def scene(rank, other, cases):
@@ -169,3 +183,58 @@ def test_weights_are_fetched_for_compiled_blocks_that_are_called_alone():
     for y, ready in on_ranks(2, direct, model=fresh(), **SHARED):
         assert ready
         torch.testing.assert_close(y, expected)
+
+
+# What a user gets without choosing a backend. A cold compilation takes minutes on a busy machine.
+
+PATIENCE = 1800  # seconds
+COMPILER = os.environ.get("CXX", "g++")
+CASES = [
+    (Model, torch.float64, blocks, SHARED),
+    (Model, torch.float64, whole, PRIVATE),
+    (Recomputing, torch.float64, blocks, PRIVATE),
+    (Recomputing, torch.float64, whole, SHARED),
+    (Model, torch.float32, whole, SHARED),
+    (Recomputing, torch.float32, blocks, SHARED),
+]
+
+
+@pytest.mark.full
+# Of torch itself, where inductor is imported.
+@pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")
+@pytest.mark.skipif(
+    shutil.which(COMPILER) is None,
+    reason=f"inductor needs a C++ compiler, expected {COMPILER} on the path",
+)
+def test_inductor_trains_as_eager_pytorch_also_where_activations_are_recomputed(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+
+    def main(rank):
+        results = []
+        with connect(rank.rank, rank.world, rank.store, timeout=PATIENCE) as transport:
+            for kind, dtype, way, options in CASES:
+                torch._dynamo.reset()
+                counters.clear()
+                model = fully_shard(
+                    fresh(kind, dtype),
+                    transport=transport,
+                    updates=[Update("**", SGD(lr=0.1))],
+                    **options,
+                )
+                forward = way(model, "inductor")
+                train(forward, model.optimizer, [rank.rank], 1)
+                stats = counters["stats"]["unique_graphs"], sum(counters["graph_break"].values())
+                results.append((model.full_state_dict(), *stats))
+                model.close()
+        return results
+
+    for results in run_ranks(main, 2, timeout=PATIENCE):
+        for (kind, dtype, _, _), (state, graphs, cuts) in zip(CASES, results, strict=True):
+            plain = fresh(kind, dtype)
+            train(plain, torch.optim.SGD(plain.parameters(), lr=0.1), range(2), 2)
+            bound = 1e-10 if dtype == torch.float64 else 1e-5
+            assert (graphs > 0, cuts) == (True, 0)
+            for name, value in plain.state_dict().items():
+                assert (state[name] - value).norm() <= bound * value.norm(), name
