@@ -1,10 +1,15 @@
 """The command refuses what it can't work with before any rank starts, in one line."""
 
+import os
+import signal
+import sys
+
 import pytest
 from packages.fsdp_runtime.tests.trainer.commands import small_run
 
 from sshsdp_fsdp_runtime.trainer import main
-from sshsdp_fsdp_runtime.trainer.cli import parse_train
+from sshsdp_fsdp_runtime.trainer.cli import entry, parse_train
+from sshsdp_fsdp_runtime.trainer.stop import SIGNALS
 
 
 @pytest.mark.parametrize(
@@ -55,3 +60,19 @@ def test_unknown_commands_and_options_are_named(capfd):
     with pytest.raises(SystemExit):
         main(["train", "--stepz", "3"])
     assert "--steps" in capfd.readouterr().err
+
+
+def test_a_signal_after_the_command_does_not_change_how_it_ended(monkeypatch, capfd):
+    """Python and torch tidy up for a while; `integration/failure` interrupts that."""
+    monkeypatch.setattr(sys, "argv", ["sshsdp", "trian"])
+    before = {signum: signal.getsignal(signum) for signum in SIGNALS}
+    try:
+        with pytest.raises(SystemExit) as caught:
+            entry()
+        for signum in SIGNALS:
+            os.kill(os.getpid(), signum)
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
+    assert caught.value.code == 2
+    assert "unknown command" in capfd.readouterr().err

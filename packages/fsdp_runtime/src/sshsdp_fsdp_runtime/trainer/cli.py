@@ -73,6 +73,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
+def entry() -> NoReturn:
+    """The whole process: `main`, which takes signals, and an end that nothing interrupts.
+
+    Tidying up takes Python and torch a while; a signal there would be a traceback, or change the
+    status of a run that is over.
+    """
+    _ignore_signals()  # what `main` goes back to
+    sys.exit(main())
+
+
 def train(arguments: Sequence[str], open_session: OpenSession = ShardedSession) -> int:
     """`sshsdp train`; the exit status.
 
@@ -144,8 +154,15 @@ def _usage() -> str:
 
 
 def _finish(outcome: Outcome) -> int:
+    # What the last line says, the status says too.
+    _ignore_signals()
     say(outcome.last_line())
     return outcome.status
+
+
+def _ignore_signals() -> None:
+    for signum in SIGNALS:
+        signal.signal(signum, signal.SIG_IGN)
 
 
 @contextlib.contextmanager
