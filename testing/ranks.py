@@ -1,6 +1,7 @@
 """Starts ranks: forked processes that run one function and hand back what it returned."""
 
 import contextlib
+import gc
 import os
 import pickle
 import signal
@@ -98,6 +99,8 @@ def _rank_main(
     timeout: float,
     args: tuple[Any, ...],
 ) -> None:
+    # A full collection would write to, and so copy, every page that holds objects of the parent.
+    gc.freeze()
     os.environ["OMP_NUM_THREADS"] = "1"
     torch.set_num_threads(1)
     try:

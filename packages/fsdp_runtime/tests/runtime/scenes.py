@@ -1,7 +1,7 @@
 """Building blocks of the runtime's tests: a sharded model on every rank of a world."""
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -32,6 +32,33 @@ def on_ranks(world: int, scene: Callable[..., Any], *args: Any, **options: Any) 
             return scene(rank, ours, *args)
 
     return run_ranks(main, world, timeout=60)
+
+
+def on_ranks_in_turn(
+    world: int, scene: Callable[..., Any], cases: Sequence[dict[str, Any]]
+) -> list[list[Any]]:
+    """Per case what every rank returned, as `on_ranks` does for one; ranks start and meet once.
+
+    A case is the options of `fully_shard`, and `model` where it isn't an FP64 `TiedModel`.
+    """
+    torch.manual_seed(0)
+    default = TiedModel().double()
+
+    def main(rank: Rank) -> list[Any]:
+        answers = []
+        with connect(rank.rank, rank.world, rank.store, timeout=20) as transport:
+            for case in cases:
+                options = {"model": default, "transport": transport} | case
+                ours = fully_shard(copy.deepcopy(options.pop("model")), **options)
+                try:
+                    answers.append(scene(rank, ours))
+                except BaseException as error:
+                    error.add_note(f"in the case {case}")
+                    raise
+                ours.close()
+        return answers
+
+    return [list(answers) for answers in zip(*run_ranks(main, world), strict=True)]
 
 
 def ids(seed: int = 0) -> torch.Tensor:

@@ -1,6 +1,8 @@
 """What `p.grad` shows, and who may ask for gradients."""
 
 import copy
+from functools import partial
+from itertools import chain
 
 import pytest
 import torch
@@ -11,7 +13,7 @@ from torch.nn import functional
 from sshsdp_fsdp_runtime import Sharding
 from sshsdp_shardchain import Degrees
 
-from .scenes import ids, on_ranks
+from .scenes import ids, on_ranks, on_ranks_in_turn
 
 
 def loss_of(model, seed=0):
@@ -42,20 +44,18 @@ def local_gradients(rank, model, microbatches):
 @pytest.mark.parametrize(
     ("world", "degrees", "microbatches"),
     [
-        (1, (1, 1, 1), 1),
-        (2, (2, 2, 2), 3),
-        (3, (1, 1, 1), 2),
-        (4, (4, 4, 4), 1),
-        (4, (1, 2, 4), 2),
-        (4, (2, 2, 4), 1),
-        (4, (1, 1, 2), 2),
-        (4, (1, 2, 2), 1),
+        (1, [(1, 1, 1)], 1),
+        (2, [(2, 2, 2)], 3),
+        (3, [(1, 1, 1)], 2),
+        (4, [(4, 4, 4), (2, 2, 4), (1, 2, 2)], 1),
+        (4, [(1, 2, 4), (1, 1, 2)], 2),
     ],
 )
 def test_pieces_of_gradients_are_those_of_plain_pytorch(world, degrees, microbatches):
     expected = reference(world, microbatches)
-    sharding = [Sharding("**", Degrees(*degrees))]
-    for pieces in on_ranks(world, local_gradients, microbatches, sharding=sharding):
+    scene = partial(local_gradients, microbatches=microbatches)
+    cases = [{"sharding": [Sharding("**", Degrees(*case))]} for case in degrees]
+    for pieces in chain.from_iterable(on_ranks_in_turn(world, scene, cases)):
         for name, (shape, start, stop, local) in pieces.items():
             if expected[name] is None:
                 continue  # unused everywhere: the optimizer skips it
@@ -65,11 +65,11 @@ def test_pieces_of_gradients_are_those_of_plain_pytorch(world, degrees, microbat
             )
 
 
-NESTED = [(1, 1, 1), (4, 4, 4), (1, 1, 4), (1, 2, 4), (2, 2, 4), (2, 2, 2), (1, 1, 2), (1, 2, 2)]
+DEGREES = [(1, 1, 1), (4, 4, 4), (1, 1, 4), (1, 2, 4), (2, 2, 4), (2, 2, 2), (1, 1, 2), (1, 2, 2)]
+NESTED = [{"sharding": [Sharding("**", Degrees(*degrees))]} for degrees in DEGREES]
 
 
-@pytest.mark.parametrize("degrees", NESTED)
-def test_more_backward_after_a_finished_and_scaled_gradient_adds_up(degrees):
+def test_more_backward_after_a_finished_and_scaled_gradient_adds_up():
     first, both = reference(4), reference(4, microbatches=2)
 
     def scene(rank, model):
@@ -82,7 +82,7 @@ def test_more_backward_after_a_finished_and_scaled_gradient_adds_up(degrees):
         shown = {n: p.grad for n, p in model.named_parameters() if p.requires_grad}
         return {n: (g.fragment.start, g.local.clone()) for n, g in shown.items()}
 
-    for pieces in on_ranks(4, scene, sharding=[Sharding("**", Degrees(*degrees))]):
+    for pieces in chain.from_iterable(on_ranks_in_turn(4, scene, NESTED)):
         for name, (start, local) in pieces.items():
             if both[name] is not None:
                 expected = (both[name] - 0.75 * first[name]).flatten()
@@ -90,8 +90,7 @@ def test_more_backward_after_a_finished_and_scaled_gradient_adds_up(degrees):
                 torch.testing.assert_close(local, piece, rtol=1e-10, atol=1e-13)
 
 
-@pytest.mark.parametrize("degrees", NESTED)
-def test_norms_are_those_of_whole_gradients_on_every_rank(degrees):
+def test_norms_are_those_of_whole_gradients_on_every_rank():
     expected = reference(4)
     total = torch.nn.utils.get_total_norm([g for g in expected.values() if g is not None])
 
@@ -102,8 +101,8 @@ def test_norms_are_those_of_whole_gradients_on_every_rank(degrees):
         theirs = torch.nn.utils.clip_grad_norm_(model.parameters(), 1e9)
         return weight.grad.norm().item(), ours.item(), theirs.item()
 
-    sharding = [Sharding("**", Degrees(*degrees))]
-    for one, ours, theirs in on_ranks(4, scene, sharding=sharding, form="private", poison=True):
+    cases = [case | {"form": "private", "poison": True} for case in NESTED]
+    for one, ours, theirs in chain.from_iterable(on_ranks_in_turn(4, scene, cases)):
         assert one == pytest.approx(expected["layers.0.up.weight"].norm().item(), rel=1e-12)
         assert ours == pytest.approx(total.item(), rel=1e-12)
         assert theirs == pytest.approx(total.item(), rel=1e-12)
@@ -196,8 +195,7 @@ def test_setting_and_other_uses_of_gradients_are_refused():
     assert on_ranks(1, scene) == [True]
 
 
-@pytest.mark.parametrize("degrees", NESTED)
-def test_a_gradient_that_is_not_finite_on_one_rank_skips_the_step_on_all(degrees):
+def test_a_gradient_that_is_not_finite_on_one_rank_skips_the_step_on_all():
     def scene(rank, model):
         before = {n: v.clone() for n, v in model.full_state_dict().items()}
         loss = loss_of(model, rank.rank)
@@ -208,8 +206,8 @@ def test_a_gradient_that_is_not_finite_on_one_rank_skips_the_step_on_all(degrees
         same = all(torch.equal(after[name], value) for name, value in before.items())
         return norm.isfinite().item(), same, model.optimizer.last_step_skipped
 
-    sharding = [Sharding("**", Degrees(*degrees))]
-    assert on_ranks(4, scene, sharding=sharding) == [(False, True, True)] * 4
+    for seen in on_ranks_in_turn(4, scene, NESTED):
+        assert seen == [(False, True, True)] * 4
 
 
 def test_an_embedding_row_that_is_padding_gets_no_gradient():

@@ -17,7 +17,7 @@ from sshsdp_fsdp_runtime import Cast, ModelSpec, Options, Sharding, build_plan, 
 from sshsdp_shardchain import Degrees
 from sshsdp_zerosm import connect
 
-from .scenes import ids, on_ranks
+from .scenes import ids, on_ranks, on_ranks_in_turn
 
 
 class Deep(nn.Module):
@@ -98,12 +98,11 @@ def resting_bytes(degrees, numel, weight, state_fields):
 NESTED = [(1, 1, 1), (1, 2, 4), (2, 2, 4), (4, 4, 4), (2, 2, 2)]
 
 
-@pytest.mark.parametrize("degrees", NESTED)
 @pytest.mark.parametrize(
     ("model", "cast", "form"),
     [(TiedModel, True, "private"), (Deep, False, "private"), (Wide, True, "shared")],
 )
-def test_every_role_takes_the_bytes_that_were_forecast(model, cast, form, degrees):
+def test_every_role_takes_the_bytes_that_were_forecast(model, cast, form):
     def scene(rank, model):
         before = bytes_by_role(model)
         train(model, rank.rank)
@@ -112,16 +111,15 @@ def test_every_role_takes_the_bytes_that_were_forecast(model, cast, form, degree
         own, shared = before
         return {role: (own[role], shared[role]) for role in rows}, rows
 
-    results = on_ranks(
-        4,
-        scene,
-        model=model(),
-        sharding=[Sharding("**", Degrees(*degrees))],
-        formats=[Cast("**", torch.bfloat16)] if cast else [],
-        form=form,
-    )
-    for actual, forecast in results:
-        assert actual == forecast
+    common = {
+        "model": model(),
+        "formats": [Cast("**", torch.bfloat16)] if cast else [],
+        "form": form,
+    }
+    cases = [common | {"sharding": [Sharding("**", Degrees(*case))]} for case in NESTED]
+    for results in on_ranks_in_turn(4, scene, cases):
+        for actual, forecast in results:
+            assert actual == forecast
 
 
 @pytest.mark.parametrize("degrees", [(1, 1, 1), (1, 8, 16), (4, 8, 16), (16, 16, 16), (4, 4, 4)])

@@ -1,14 +1,12 @@
 """Sharded training is the mathematics of unsharded PyTorch."""
 
 import copy
-from dataclasses import astuple
 from functools import cache
 
 import pytest
 import torch
 from testing.models import TiedModel
 from testing.ranks import Rank, run_ranks
-from torch.distributed import PrefixStore
 from torch.nn import functional
 
 from sshsdp_fsdp_runtime import Sharding, Update, fully_shard, is_matrix
@@ -16,17 +14,26 @@ from sshsdp_shardchain import Degrees
 from sshsdp_updates import SGD, AdamW
 from sshsdp_zerosm import Topology, connect
 
-STEPS = 4
+STEPS = 3
 TOLERANCE = 1e-10  # relative, FP64
 CLIP = {1: None, 3: 0.05}  # largest gradient norm by number of microbatches
-NESTED = [
-    (world, Degrees(zero3, zero2, zero1))
-    for world in (1, 2, 3, 4, 6)
-    for zero1 in range(1, world + 1)
-    for zero2 in range(1, zero1 + 1)
-    for zero3 in range(1, zero2 + 1)
-    if world % zero1 == zero1 % zero2 == zero2 % zero3 == 0
+RUNS = [("private", 1), ("private", 3), ("shared", 3)]
+# Of 6 ranks: cut by 1, 2, 3 and 6 at each level; the other chains are in the slow grid.
+SIX = [
+    *((1, 1, 1), (1, 1, 6), (2, 6, 6), (1, 3, 3), (1, 1, 2)),
+    *((6, 6, 6), (1, 6, 6), (3, 6, 6), (2, 2, 6), (1, 1, 3)),
 ]
+
+
+def nested(world):
+    """Every nested (zero3, zero2, zero1)."""
+    return [
+        (zero3, zero2, zero1)
+        for zero1 in range(1, world + 1)
+        for zero2 in range(1, zero1 + 1)
+        for zero3 in range(1, zero2 + 1)
+        if world % zero1 == zero1 % zero2 == zero2 % zero3 == 0
+    ]
 
 
 def batch(step: int, microbatch: int, rank: int) -> torch.Tensor:
@@ -60,9 +67,8 @@ def unsharded(model, world, microbatches, clip):
     return model.state_dict(), norms
 
 
-def train(rank: Rank, topology, model, sharding, form, microbatches, clip, torch_clip):
-    store = PrefixStore(f"{form}{microbatches}", rank.store)
-    transport = connect(rank.rank, rank.world, store, timeout=30, topology=topology)
+def train(rank: Rank, transport, model, sharding, form, microbatches):
+    clip, torch_clip = CLIP[microbatches], form == "private"
     sharded = fully_shard(
         copy.deepcopy(model),
         sharding=sharding,
@@ -90,7 +96,6 @@ def train(rank: Rank, topology, model, sharding, form, microbatches, clip, torch
         optimizer.zero_grad()
     state = {name: value.clone() for name, value in sharded.full_state_dict().items()}
     sharded.close()
-    transport.close()
     return state, norms
 
 
@@ -107,15 +112,25 @@ def assert_close(state, expected):
 
 
 @pytest.mark.parametrize(
-    "degrees", NESTED, ids=lambda case: "world{}-{}{}{}".format(case[0], *astuple(case[1]))
+    ("world", "chains"),
+    [
+        *((world, nested(world)) for world in (1, 2, 3, 4)),
+        (6, SIX[:5]),
+        (6, SIX[5:]),
+        pytest.param(6, sorted({*nested(6)} - {*SIX}), marks=pytest.mark.full),
+    ],
+    ids=["1", "2", "3", "4", "6 first", "6 second", "6 rest"],
 )
-def test_weights_equal_those_of_plain_pytorch(degrees):
-    world, chain = degrees
-    runs = [("private", 1), ("private", 3), ("shared", 3)]
-    for results, (_, microbatches) in zip(
-        on_all(Topology.single(world), [Sharding("**", chain)], runs), runs, strict=True
-    ):
-        check(results, world, microbatches)
+def test_weights_equal_those_of_plain_pytorch(world, chains):
+    # Forms and numbers of microbatches take turns where there are many ranks.
+    check_all(
+        Topology.single(world),
+        [
+            ([Sharding("**", Degrees(*chain))], *run)
+            for index, chain in enumerate(chains)
+            for run in (RUNS if world < 6 else RUNS[index % 2 :: 2])
+        ],
+    )
 
 
 def test_parameter_sets_with_degrees_of_their_own():
@@ -126,38 +141,26 @@ def test_parameter_sets_with_degrees_of_their_own():
         Sharding("gain", Degrees.for_ddp()),
         Sharding("**", Degrees.for_hsdp(2)),
     ]
-    for form in ("private", "shared"):
-        [results] = on_all(Topology.single(4), sharding, [(form, 3)])
-        check(results, 4, 3)
+    check_all(Topology.single(4), [(sharding, "private", 3), (sharding, "shared", 3)])
 
 
-def on_all(topology, sharding, runs):
-    """Per run, what every rank has in the end; ranks are started once."""
+def check_all(topology, runs):
+    """Train once per (sharding, form, microbatches), on ranks that are started once."""
     model = fresh()
 
     def main(rank):
-        return [
-            train(
-                rank,
-                topology,
-                model,
-                sharding,
-                form,
-                microbatches,
-                CLIP[microbatches],
-                form == "private",
-            )
-            for form, microbatches in runs
-        ]
+        with connect(rank.rank, rank.world, rank.store, timeout=60, topology=topology) as transport:
+            return [train(rank, transport, model, *run) for run in runs]
 
-    return zip(*run_ranks(main, topology.world, timeout=120), strict=True)
-
-
-def check(results, world, microbatches):
-    expected, norms = reference(world, microbatches)
-    for state, sharded_norms in results:
-        assert_close(state, expected)
-        assert sharded_norms == pytest.approx(norms, rel=1e-9)
+    for answers in run_ranks(main, topology.world, timeout=300):
+        for run, (state, norms) in zip(runs, answers, strict=True):
+            expected, expected_norms = reference(topology.world, run[-1])
+            try:
+                assert_close(state, expected)
+                assert norms == pytest.approx(expected_norms, rel=1e-9)
+            except AssertionError as error:
+                error.add_note(f"in the run {run}")
+                raise
 
 
 def fresh():

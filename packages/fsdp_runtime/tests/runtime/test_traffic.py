@@ -6,7 +6,6 @@ import pytest
 import torch
 from testing.models import TiedModel
 from testing.ranks import run_ranks
-from torch.distributed import PrefixStore
 
 from sshsdp_fsdp_runtime import Cast, Sharding, Update, fully_shard, is_matrix, step_traffic
 from sshsdp_shardchain import Degrees
@@ -30,10 +29,8 @@ UPDATES = {
 }
 
 
-def step(rank, model, topology, degrees, form, updates="adamw"):
+def step(rank, transport, model, degrees, form, updates="adamw"):
     """Bytes in the node and between nodes of a step of this rank: as counted, as planned."""
-    store = PrefixStore(f"{degrees}{form}{updates}", rank.store)
-    transport = connect(rank.rank, rank.world, store, timeout=30, topology=topology)
     sharded = fully_shard(
         copy.deepcopy(model),
         sharding=[Sharding("**", degrees)],
@@ -52,7 +49,6 @@ def step(rank, model, topology, degrees, form, updates="adamw"):
         after = copy.copy(transport.counters)
     rows = step_traffic(sharded.plan, rank.rank, MICROBATCHES)
     sharded.close()
-    transport.close()
     counted = (
         after.within_bytes - before.within_bytes,
         after.between_bytes - before.between_bytes,
@@ -98,7 +94,8 @@ def test_counted_bytes_equal_planned_bytes(topology, cases):
     model = TiedModel()
 
     def main(rank):
-        return [step(rank, model, topology, *case) for case in cases]
+        with connect(rank.rank, rank.world, rank.store, timeout=30, topology=topology) as transport:
+            return [step(rank, transport, model, *case) for case in cases]
 
     for results in run_ranks(main, topology.world, timeout=60):
         for (within, between), (planned_within, planned_between) in results:

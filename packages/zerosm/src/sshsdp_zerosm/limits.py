@@ -38,8 +38,9 @@ def _room(folder: Path) -> int | None:
         ("memory.max", "memory.current", "inactive_file"),
         ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
     ):
-        limit, used = _read(folder / limit_name).strip(), _read(folder / used_name).strip()
-        if limit.isdigit() and used.isdigit():
+        # Asked for every arena, and most groups have no limit: nothing more is read of those.
+        limit = _read(folder / limit_name).strip()
+        if limit.isdigit() and (used := _read(folder / used_name).strip()).isdigit():
             rows = (line.split() for line in _read(folder / "memory.stat").splitlines())
             reclaimable = sum(int(row[1]) for row in rows if row[0] == cache)
             return int(limit) - int(used) + reclaimable

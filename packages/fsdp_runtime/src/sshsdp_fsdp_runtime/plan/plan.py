@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import version
 from itertools import groupby
 
@@ -86,8 +87,7 @@ class Plan:
             for g in self.groups
         ]
         content = {
-            "versions": [(name, version(f"sshsdp-{name}")) for name in _PACKAGES]
-            + [("torch", torch.__version__)],
+            "versions": _versions(),
             "world": self.topology,
             "model": (
                 self.spec.parameters,
@@ -133,6 +133,13 @@ _INITIAL = {
     "not those of a construction under the same seed",
 }
 _PACKAGES = ("datatree", "shardchain", "zerosm", "mxfp", "updates", "fsdp-runtime")
+
+
+@cache
+def _versions() -> list[tuple[str, str]]:
+    """Of what decides about a plan; read from the files of the installation, so only once."""
+    ours = [(name, version(f"sshsdp-{name}")) for name in _PACKAGES]
+    return [*ours, ("torch", torch.__version__)]
 
 
 def _describe_atom(atom: AtomPlan) -> list[str]:
