@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from sshsdp_fsdp_runtime import Pack
 
-from .scenes import on_ranks
+from .scenes import on_ranks_in_turn
 
 WIDTH = 6
 FORMS = [
@@ -17,7 +17,6 @@ FORMS = [
     {"form": "private", "poison": True, "slots": 1},
     {"form": "private", "poison": True, "slots": 2, "packs": [Pack("layers.*", ["gate", "up"])]},
 ]
-each_form = pytest.mark.parametrize("options", FORMS, ids=["shared", "private", "packed"])
 EXACT = {"rtol": 1e-10, "atol": 1e-12}
 
 
@@ -50,6 +49,11 @@ class Model(nn.Module):
 def fresh():
     torch.manual_seed(0)
     return Model().double()
+
+
+def in_each_form(scene):
+    """Per form what two ranks returned."""
+    return on_ranks_in_turn(2, scene, [{"model": fresh()} | form for form in FORMS])
 
 
 def points(rank):
@@ -86,8 +90,7 @@ def hook_parameters(model, seen):
     block.norm.bias.register_hook(lambda g: -g)
 
 
-@each_form
-def test_hooks_on_parameters_see_and_change_gradients(options):
+def test_hooks_on_parameters_see_and_change_gradients():
     def scene(rank, model):
         seen = []
         hook_parameters(model, seen)
@@ -104,14 +107,13 @@ def test_hooks_on_parameters_see_and_change_gradients(options):
         model(words(rank)).square().mean().backward()
         for own, parameter in zip(plain.parameters(), model.parameters(), strict=True):
             own.grad = parameter.grad / 2 + (0 if own.grad is None else own.grad)
-    results = on_ranks(2, scene, model=fresh(), **options)
-    for (seen, _), wanted in zip(results, expected, strict=True):
-        assert sorted(seen) == pytest.approx(sorted(wanted))
-    compare([local for _, local in results], plain)
+    for results in in_each_form(scene):
+        for (seen, _), wanted in zip(results, expected, strict=True):
+            assert sorted(seen) == pytest.approx(sorted(wanted))
+        compare([local for _, local in results], plain)
 
 
-@each_form
-def test_hooks_after_accumulation_fire_once_per_backward_and_parameter(options):
+def test_hooks_after_accumulation_fire_once_per_backward_and_parameter():
     def scene(rank, model):
         seen = []
         for name, parameter in model.named_parameters():
@@ -128,7 +130,7 @@ def test_hooks_after_accumulation_fire_once_per_backward_and_parameter(options):
         return sorted(seen)
 
     expected = sorted((name, True) for name, _ in fresh().named_parameters())
-    assert on_ranks(2, scene, model=fresh(), **options) == [expected, expected]
+    assert in_each_form(scene) == [[expected, expected]] * len(FORMS)
 
 
 def hook_modules(model, seen):
@@ -140,8 +142,7 @@ def hook_modules(model, seen):
     model.layers[0].register_full_backward_pre_hook(lambda _module, dy: (2 * dy[0],))
 
 
-@each_form
-def test_hooks_on_modules_and_activations_are_those_of_plain_pytorch(options):
+def test_hooks_on_modules_and_activations_are_those_of_plain_pytorch():
     def run(model, rank):
         seen = []
         hook_modules(model, seen)
@@ -157,14 +158,13 @@ def test_hooks_on_modules_and_activations_are_those_of_plain_pytorch(options):
         for own, parameter in zip(plain.parameters(), model.parameters(), strict=True):
             if parameter.grad is not None:
                 own.grad = parameter.grad / 2 + (0 if own.grad is None else own.grad)
-    results = on_ranks(2, lambda rank, m: (run(m, rank.rank), pieces(m)), model=fresh(), **options)
-    for (seen, _), wanted in zip(results, expected, strict=True):
-        assert [pytest.approx(row) for row in wanted] == seen
-    compare([local for _, local in results], plain)
+    for results in in_each_form(lambda rank, m: (run(m, rank.rank), pieces(m))):
+        for (seen, _), wanted in zip(results, expected, strict=True):
+            assert [pytest.approx(row) for row in wanted] == seen
+        compare([local for _, local in results], plain)
 
 
-@each_form
-def test_gradients_by_a_parameter_are_refused_whoever_computes_with_it(options):
+def test_gradients_by_a_parameter_are_refused_whoever_computes_with_it():
     def scene(rank, model):
         block = model.layers[1]
         parameters = (block.gate.weight, block.norm.weight, block.down, model.embedding.weight)
@@ -179,11 +179,11 @@ def test_gradients_by_a_parameter_are_refused_whoever_computes_with_it(options):
     plain = fresh()
     for rank in range(2):
         (plain(words(rank)).square().mean() / 2).backward()
-    compare(on_ranks(2, scene, model=fresh(), **options), plain)
+    for results in in_each_form(scene):
+        compare(results, plain)
 
 
-@each_form
-def test_backward_with_inputs_reaches_those_alone(options):
+def test_backward_with_inputs_reaches_those_alone():
     def run(model, rank, divisor=1):
         x = points(rank).requires_grad_()
         loss = model(x).square().mean() / divisor
@@ -195,14 +195,13 @@ def test_backward_with_inputs_reaches_those_alone(options):
 
     plain = fresh()
     expected = [run(plain, rank, 2) for rank in range(2)]
-    results = on_ranks(2, lambda rank, m: (run(m, rank.rank), pieces(m)), model=fresh(), **options)
-    for (slopes, _), wanted in zip(results, expected, strict=True):
-        torch.testing.assert_close(slopes, wanted, **EXACT)
-    compare([local for _, local in results], plain)
+    for results in in_each_form(lambda rank, m: (run(m, rank.rank), pieces(m))):
+        for (slopes, _), wanted in zip(results, expected, strict=True):
+            torch.testing.assert_close(slopes, wanted, **EXACT)
+        compare([local for _, local in results], plain)
 
 
-@each_form
-def test_a_penalty_on_gradients_of_inputs_trains_the_weights(options):
+def test_a_penalty_on_gradients_of_inputs_trains_the_weights():
     def penalty(model, rank):
         x = points(rank).requires_grad_()
         (slope,) = torch.autograd.grad(model(x).square().sum(), x, create_graph=True)
@@ -215,12 +214,12 @@ def test_a_penalty_on_gradients_of_inputs_trains_the_weights(options):
     plain = fresh()
     for rank in range(2):
         (penalty(plain, rank) / 2).backward()
-    compare(on_ranks(2, scene, model=fresh(), **options), plain)
+    for results in in_each_form(scene):
+        compare(results, plain)
 
 
-@each_form
 @pytest.mark.filterwarnings("ignore:Using backward.. with create_graph=True:UserWarning")
-def test_a_backward_that_keeps_its_graph_gives_the_same_gradients(options):
+def test_a_backward_that_keeps_its_graph_gives_the_same_gradients():
     def scene(rank, model):
         loss = model(words(rank.rank)).square().mean()
         loss.backward(retain_graph=True)
@@ -230,4 +229,5 @@ def test_a_backward_that_keeps_its_graph_gives_the_same_gradients(options):
     plain = fresh()
     for rank in range(2):
         (plain(words(rank)).square().mean()).backward()
-    compare(on_ranks(2, scene, model=fresh(), **options), plain)
+    for results in in_each_form(scene):
+        compare(results, plain)

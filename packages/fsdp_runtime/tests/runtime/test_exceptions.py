@@ -1,5 +1,7 @@
 """User code that raises leaves a model that can be used, on the rank that raised and elsewhere."""
 
+from itertools import chain
+
 import pytest
 import torch
 from testing.ranks import RankError
@@ -11,7 +13,7 @@ from sshsdp_fsdp_runtime.runtime import direct
 from sshsdp_shardchain import Degrees
 from sshsdp_updates import SGD
 
-from .scenes import on_ranks
+from .scenes import on_ranks, on_ranks_in_turn
 
 WIDTH, BLOCKS = 6, 4
 FORMS = [
@@ -19,7 +21,6 @@ FORMS = [
     {"form": "private", "poison": True, "slots": 1},
     {"form": "private", "poison": True, "sharding": [Sharding("**", Degrees(1, 1, 1))]},
 ]
-each_form = pytest.mark.parametrize("options", FORMS, ids=["shared", "private", "replicated"])
 
 
 class Boom(torch.autograd.Function):
@@ -81,6 +82,12 @@ def fresh():
     return Fragile().double()
 
 
+def in_each_form(scene, **options):
+    """What each of two ranks returned, form by form."""
+    cases = [{"model": fresh()} | form | options for form in FORMS]
+    return chain.from_iterable(on_ranks_in_turn(2, scene, cases))
+
+
 def attempt(model, rank, index, fault, at, scale=1.0):
     with pytest.raises(ArithmeticError, match="boom"):
         (model(data(rank, index), fault, at) * scale).backward()
@@ -93,10 +100,9 @@ def nothing_left(model):
     return weights, [g.plan.label for g in state.passes.groups if g.opened]
 
 
-@each_form
 @pytest.mark.parametrize("fault", ["backward", "recompute"])
 @pytest.mark.parametrize("raising", [(0, 1), (1,)], ids=["all", "one"])
-def test_what_a_broken_backward_had_computed_stays_as_in_plain_pytorch(options, fault, raising):
+def test_what_a_broken_backward_had_computed_stays_as_in_plain_pytorch(fault, raising):
     def scene(rank, model):
         for step in range(3):
             if rank.rank in raising:
@@ -120,15 +126,13 @@ def test_what_a_broken_backward_had_computed_stays_as_in_plain_pytorch(options, 
             (plain(data(rank, 5 + step)) / 2).backward()
         optimizer.step()
         optimizer.zero_grad()
-    options = options | {"updates": [Update("**", SGD(lr=0.1))]}
-    for left, state in on_ranks(2, scene, model=fresh(), **options):
+    for left, state in in_each_form(scene, updates=[Update("**", SGD(lr=0.1))]):
         assert left == ([], [])
         for name, value in plain.state_dict().items():
             torch.testing.assert_close(state[name], value, rtol=1e-10, atol=1e-12)
 
 
-@each_form
-def test_a_round_that_broke_can_be_dropped_by_all(options):
+def test_a_round_that_broke_can_be_dropped_by_all():
     def scene(rank, model):
         if rank.rank == 1:
             attempt(model, rank.rank, 0, "backward", at=1)
@@ -144,7 +148,7 @@ def test_a_round_that_broke_can_be_dropped_by_all(options):
     plain = fresh()
     for rank in range(2):
         (plain(data(rank, 1)) / 2).backward()
-    for pieces in on_ranks(2, scene, model=fresh(), **options):
+    for pieces in in_each_form(scene):
         for name, (start, piece) in pieces.items():
             whole = plain.get_parameter(name).grad.flatten()
             torch.testing.assert_close(
@@ -152,8 +156,7 @@ def test_a_round_that_broke_can_be_dropped_by_all(options):
             )
 
 
-@each_form
-def test_a_forward_that_raises_can_be_repeated_or_left_out(options):
+def test_a_forward_that_raises_can_be_repeated_or_left_out():
     def scene(rank, model):
         if rank.rank == 1:
             for at in range(BLOCKS):
@@ -173,14 +176,12 @@ def test_a_forward_that_raises_can_be_repeated_or_left_out(options):
     for rank, index in ((0, 0), (1, 0), (1, 1)):
         (plain(data(rank, index)) / 2).backward()
     torch.optim.SGD(plain.parameters(), lr=0.1).step()
-    options = options | {"updates": [Update("**", SGD(lr=0.1))]}
-    for state in on_ranks(2, scene, model=fresh(), **options):
+    for state in in_each_form(scene, updates=[Update("**", SGD(lr=0.1))]):
         for name, value in plain.state_dict().items():
             torch.testing.assert_close(state[name], value, rtol=1e-10, atol=1e-12)
 
 
-@each_form
-def test_the_graph_of_another_forward_may_follow_a_broken_backward_at_once(options):
+def test_the_graph_of_another_forward_may_follow_a_broken_backward_at_once():
     def scene(rank, model):
         fault = "backward" if rank.rank == 1 else ""
         first, second = model(data(rank.rank, 0), fault, 2), model(data(rank.rank, 1))
@@ -198,14 +199,13 @@ def test_the_graph_of_another_forward_may_follow_a_broken_backward_at_once(optio
     attempt(plain, 1, 0, "backward", 2, scale=0.5)
     for rank in range(2):
         (plain(data(rank, 1)) / 2).backward()
-    for pieces in on_ranks(2, scene, model=fresh(), **options):
+    for pieces in in_each_form(scene):
         for name, (start, piece) in pieces.items():
             whole = plain.get_parameter(name).grad.flatten()[start : start + piece.numel()]
             torch.testing.assert_close(piece, whole, rtol=1e-10, atol=1e-12)
 
 
-@each_form
-def test_other_ranks_go_on_as_soon_as_the_model_is_used_again(options):
+def test_other_ranks_go_on_as_soon_as_the_model_is_used_again():
     def scene(rank, model):
         if rank.rank == 1:
             attempt(model, rank.rank, 0, "backward", 2)
@@ -222,7 +222,7 @@ def test_other_ranks_go_on_as_soon_as_the_model_is_used_again(options):
         model.optimizer.step()
         return True
 
-    assert on_ranks(2, scene, model=fresh(), **options) == [True, True]
+    assert list(in_each_form(scene)) == [True] * 2 * len(FORMS)
 
 
 def test_a_gradient_that_could_not_be_written_counts_as_none(monkeypatch):
