@@ -1,8 +1,8 @@
 """Methods other than forward find their weights and deliver gradients; nothing is registered."""
 
 import copy
+from itertools import chain
 
-import pytest
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 from sshsdp_fsdp_runtime import Pack, Update
 from sshsdp_updates import SGD
 
-from .scenes import on_ranks
+from .scenes import on_ranks_in_turn
 
 WIDTH, WORDS, STEPS = 6, 7, 3
 FORMS = [
@@ -18,7 +18,6 @@ FORMS = [
     {"form": "private", "poison": True, "slots": 1},
     {"form": "private", "poison": True, "slots": 2, "packs": [Pack("layers.*", ["query", "key"])]},
 ]
-each_form = pytest.mark.parametrize("options", FORMS, ids=["shared", "private", "packed"])
 
 
 class Block(nn.Module):
@@ -92,8 +91,13 @@ def train(model, optimizer, ranks):
     return model.generate(words(9, 0), 3)
 
 
-@each_form
-def test_training_and_generation_by_methods_alone(options):
+def in_each_form(scene, **options):
+    """What each of two ranks returned, form by form."""
+    cases = [{"model": fresh()} | form | options for form in FORMS]
+    return chain.from_iterable(on_ranks_in_turn(2, scene, cases))
+
+
+def test_training_and_generation_by_methods_alone():
     def scene(rank, model):
         generated = train(model, model.optimizer, [rank.rank])
         return generated, model.full_state_dict()
@@ -101,15 +105,13 @@ def test_training_and_generation_by_methods_alone(options):
     plain = fresh()
     trainable = [p for p in plain.parameters() if p.requires_grad]
     expected = train(plain, torch.optim.SGD(trainable, lr=0.1), [0, 1])
-    options = options | {"updates": [Update("**", SGD(lr=0.1))]}
-    for generated, state in on_ranks(2, scene, model=fresh(), **options):
+    for generated, state in in_each_form(scene, updates=[Update("**", SGD(lr=0.1))]):
         assert torch.equal(generated, expected)
         for name, value in plain.state_dict().items():
             torch.testing.assert_close(state[name], value, rtol=1e-9, atol=1e-12)
 
 
-@each_form
-def test_a_step_is_seen_by_the_next_call_of_a_method(options):
+def test_a_step_is_seen_by_the_next_call_of_a_method():
     def scene(_rank, model):
         before = model.generate(words(0, 0), 1), model.encode(words(0, 0)).detach()
         with model.unsharded("embedding.weight") as full:
@@ -121,14 +123,13 @@ def test_a_step_is_seen_by_the_next_call_of_a_method(options):
     changed = copy.deepcopy(plain)
     changed.embedding.weight.data.mul_(-1)
     second = changed.encode(words(0, 0)).detach()
-    for generated, before, after in on_ranks(2, scene, model=fresh(), **options):
+    for generated, before, after in in_each_form(scene):
         assert torch.equal(generated, plain.generate(words(0, 0), 1))
         torch.testing.assert_close(before, first)
         torch.testing.assert_close(after, second)
 
 
-@each_form
-def test_ranks_may_recompute_in_different_ways_since_a_backward_is_one_pass(options):
+def test_ranks_may_recompute_in_different_ways_since_a_backward_is_one_pass():
     def scene(rank, model):
         for step in range(STEPS):
             model.loss(words(step, rank.rank), reentrant=rank.rank == step % 2).backward()
@@ -141,8 +142,7 @@ def test_ranks_may_recompute_in_different_ways_since_a_backward_is_one_pass(opti
         for rank in range(2):
             (plain.loss(words(step, rank), reentrant=False) / 2).backward()
     torch.optim.SGD([p for p in plain.parameters() if p.requires_grad], lr=0.1).step()
-    options = options | {"updates": [Update("**", SGD(lr=0.1))]}
-    for passes, state in on_ranks(2, scene, model=fresh(), **options):
+    for passes, state in in_each_form(scene, updates=[Update("**", SGD(lr=0.1))]):
         assert passes == STEPS
         for name, value in plain.state_dict().items():
             torch.testing.assert_close(state[name], value, rtol=1e-9, atol=1e-12)
