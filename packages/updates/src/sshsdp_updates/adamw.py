@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import torch
 
 from sshsdp_updates.operand import Access, Operand, Operands
-from sshsdp_updates.rule import StateField, UpdateRule, require
+from sshsdp_updates.rule import StateField, UpdateRule, require_betas, require_nonnegative
 from sshsdp_updates.stage import Scalars, Stage
 from sshsdp_updates.vectors import WholeVectors
 
@@ -46,16 +46,8 @@ class AdamW(UpdateRule):
 
     def validate(self, hyperparameters: Mapping[str, Any]) -> None:
         """Check ranges as ``torch.optim.AdamW`` does."""
-        for name in ("lr", "eps", "weight_decay"):
-            value = hyperparameters[name]
-            require(bool(value >= 0), f"a {name} >= 0", name, value)
-        betas = hyperparameters["betas"]
-        require(
-            len(betas) == 2 and all(0 <= beta < 1 for beta in betas),
-            "two betas in [0, 1)",
-            "betas",
-            betas,
-        )
+        require_nonnegative(hyperparameters, "lr", "eps", "weight_decay")
+        require_betas(hyperparameters)
 
 
 def _step(operands: Operands, scalars: Scalars) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Literal
 
 Triple = tuple[float, float, float]
@@ -124,7 +125,8 @@ def iteration_of(given: str | Sequence[float] | Iteration) -> Iteration:
                 f"{given!r}"
             )
         return ITERATIONS[given]
-    if len(given) != 3:
+    listed: tuple[float, ...] = tuple(given) if isinstance(given, Sequence) else ()
+    if len(listed) != 3 or not all(isinstance(number, Real) for number in listed):
         raise ValueError(f"expected three ns_coefficients (a, b, c), got {given!r}")
-    a, b, c = given
+    a, b, c = listed
     return Iteration(((float(a), float(b), float(c)),), 5)

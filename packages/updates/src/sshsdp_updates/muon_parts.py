@@ -13,7 +13,7 @@ from sshsdp_updates.newton_schulz import (
     newton_schulz_cost,
 )
 from sshsdp_updates.operand import Access, Operand, Operands
-from sshsdp_updates.rule import UpdateRule, require
+from sshsdp_updates.rule import UpdateRule, require, require_nonnegative
 from sshsdp_updates.stage import Scalars, Stage
 from sshsdp_updates.unit import OWN
 
@@ -40,13 +40,18 @@ def validate_muon(values: Mapping[str, Any]) -> None:
     Raises:
         ValueError: naming one and its legal values.
     """
-    for name in ("lr", "momentum", "weight_decay", "eps"):
-        require(bool(values[name] >= 0), f"a {name} >= 0", name, values[name])
+    require_nonnegative(values, "lr", "momentum", "weight_decay", "eps")
     iteration_of(values["ns_coefficients"])
     steps = values["ns_steps"]
-    require(steps is None or 0 <= steps < 100, "ns_steps from 0 to 99, or None", "ns_steps", steps)
+    counted = isinstance(steps, int) and 0 <= steps < 100
+    require(steps is None or counted, "ns_steps from 0 to 99, or None", "ns_steps", steps)
     scale = values["adjust_lr_fn"]
-    require(scale is None or scale in SCALES, f"one of {', '.join(SCALES)}", "adjust_lr_fn", scale)
+    require(
+        scale is None or scale in tuple(SCALES),
+        f"one of {', '.join(SCALES)}",
+        "adjust_lr_fn",
+        scale,
+    )
     dtype = values["ns_dtype"]
     require(dtype in NS_DTYPES, f"one of {NS_DTYPES}", "ns_dtype", dtype)
 

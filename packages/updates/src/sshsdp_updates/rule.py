@@ -2,8 +2,9 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from numbers import Real
 from typing import Any, ClassVar
 
 import torch
@@ -54,6 +55,28 @@ class UpdateRule(ABC):
     """
 
     name: ClassVar[str]
+
+    @staticmethod
+    def expect(value: object, where: str) -> "UpdateRule":
+        """Return `value` if it is a rule.
+
+        Args:
+            value: what a caller gave as one.
+            where: what it was given to, for the message.
+
+        Raises:
+            TypeError: it is something else; the text says what to give.
+        """
+        if isinstance(value, UpdateRule):
+            return value
+        kind = value if isinstance(value, type) else type(value)
+        shown = f"{'the class' if kind is value else 'an object of'} {kind.__qualname__}"
+        advice = "give a rule of sshsdp_updates, such as AdamW(...), SGD(...) or Muon(...)"
+        if issubclass(kind, torch.optim.Optimizer):
+            advice += f", or TorchRule({kind.__name__}, ...), which runs the code of that class"
+        elif issubclass(kind, UpdateRule):
+            advice = f"make one: {kind.__name__}(...)"
+        raise TypeError(f"{where}: expected an update rule, got {shown}; {advice}")
 
     def hyperparameters(self) -> dict[str, Any]:
         """Return the initial values of the param group, by name."""
@@ -112,3 +135,20 @@ def require(condition: bool, expected: str, name: str, value: object) -> None:
     """Raise ValueError unless `condition` holds, which also is how a NaN is caught."""
     if not condition:
         raise ValueError(f"expected {expected}, got {name}={value!r}")
+
+
+def require_nonnegative(hyperparameters: Mapping[str, Any], *names: str) -> None:
+    """Raise ValueError unless these are numbers, or tensors of one element, of 0 or more."""
+    for name in names:
+        value = hyperparameters[name]
+        tensor = isinstance(value, torch.Tensor) and value.numel() == 1
+        number = tensor or isinstance(value, Real)
+        require(number and bool(value >= 0), f"a {name} >= 0", name, value)
+
+
+def require_betas(hyperparameters: Mapping[str, Any]) -> None:
+    """Raise ValueError unless ``betas`` are two numbers in [0, 1)."""
+    betas = hyperparameters["betas"]
+    pair = isinstance(betas, Sequence) and len(betas) == 2
+    numbers = pair and all(isinstance(beta, Real) for beta in betas)
+    require(numbers and all(0 <= beta < 1 for beta in betas), "two betas in [0, 1)", "betas", betas)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import torch
 
 from sshsdp_updates.operand import Access, Operand, Operands
-from sshsdp_updates.rule import StateField, UpdateRule, require
+from sshsdp_updates.rule import StateField, UpdateRule, require, require_nonnegative
 from sshsdp_updates.stage import Scalars, Stage
 from sshsdp_updates.vectors import WholeVectors
 
@@ -49,9 +49,7 @@ class SGD(UpdateRule):
 
     def validate(self, hyperparameters: Mapping[str, Any]) -> None:
         """Check ranges as ``torch.optim.SGD`` does, and that momentum does not come or go."""
-        for name in ("lr", "momentum", "weight_decay"):
-            value = hyperparameters[name]
-            require(bool(value >= 0), f"a {name} >= 0", name, value)
+        require_nonnegative(hyperparameters, "lr", "momentum", "weight_decay")
         momentum, dampening = hyperparameters["momentum"], hyperparameters["dampening"]
         require(
             bool(momentum) == bool(self.momentum),

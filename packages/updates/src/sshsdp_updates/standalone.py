@@ -1,7 +1,7 @@
 """Update rules for models that torch or FSDP2 owns: an ordinary optimizer over its parameters."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -46,14 +46,20 @@ def optimizer_for(
         limit: as of `ShardedOptimizer`.
 
     Raises:
+        TypeError: parameters without names, or no rule chosen.
         ValueError: a placement, a dtype or a unit that cannot be.
     """
+    if not callable(choose):
+        raise TypeError(
+            f"expected a function of a name and a shape, got {choose!r}; give one, such as "
+            "lambda name, shape: rule"
+        )
     lists: list[UpdateList] = []
     steps = ParameterSteps()
     groups: dict[int, dist.ProcessGroup] = {}
-    for name, parameter in parameters:
+    for name, parameter in _named(parameters):
         if parameter.requires_grad:
-            rule, unit = _chosen(choose(name, tuple(parameter.shape)))
+            rule, unit = _chosen(name, choose(name, tuple(parameter.shape)))
             lists.append(_list(name, parameter, rule, unit, groups))
             steps.add(name, parameter, lists[-1].main_grad)
     exchange: AnyExchange | None = None
@@ -74,8 +80,21 @@ def optimizer_for(
     )
 
 
-def _chosen(choice: Choice) -> tuple[UpdateRule, TensorUnit]:
-    return choice if isinstance(choice, tuple) else (choice, whole())
+def _named(parameters: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+    """The pairs as they come; a model, a dict and ``parameters()`` give none."""
+    for item in parameters if isinstance(parameters, Iterable) else (parameters,):
+        if not isinstance(item, tuple) or len(item) != 2:
+            raise TypeError(
+                f"expected names with their parameters, got {type(item).__name__}; give "
+                "model.named_parameters()"
+            )
+        yield item
+
+
+def _chosen(name: str, choice: Choice) -> tuple[UpdateRule, TensorUnit]:
+    where = f"choose({name!r}, shape)"
+    rule, unit = choice if isinstance(choice, tuple) and len(choice) == 2 else (choice, whole())
+    return UpdateRule.expect(rule, where), TensorUnit.expect(unit, where)
 
 
 def _list(

@@ -34,9 +34,14 @@ class TorchRule(UpdateRule):
             **options: its arguments, without the parameters.
 
         Raises:
-            TypeError: `kind` does not work element by element, or needs a graph.
+            TypeError: `kind` is no such class, does not work element by element, or needs a graph.
             ValueError, TypeError: as the class itself does on illegal options.
         """
+        if not isinstance(kind, type) or not issubclass(kind, torch.optim.Optimizer):
+            raise TypeError(
+                f"expected a class of torch.optim, got {kind!r}; give the class and its options, "
+                "as in TorchRule(torch.optim.RAdam, lr=1e-3)"
+            )
         title = _title(kind)
         object.__setattr__(self, "name", title)
         self._kind = kind

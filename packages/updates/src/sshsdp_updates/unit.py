@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from numbers import Integral
 
 from sshsdp_shardchain import Units
 
@@ -97,6 +98,24 @@ OWN: Unit = _Own()
 class TensorUnit(Unit):
     """A unit that a member of a list can have: it cuts the whole tensor."""
 
+    @staticmethod
+    def expect(value: object, where: str) -> "TensorUnit":
+        """Return `value` if it is such a unit.
+
+        Args:
+            value: what a caller gave as one.
+            where: what it was given to, for the message.
+
+        Raises:
+            TypeError: it is something else; the text says what to give.
+        """
+        if not isinstance(value, TensorUnit):
+            raise TypeError(
+                f"{where}: expected a unit that cuts a tensor, got {value!r}; give heads(size), "
+                "columns(size), pieces(sizes), experts() or whole() of sshsdp_updates"
+            )
+        return value
+
     def count(self, shape: Shape, own: "TensorUnit") -> int:  # noqa: ARG002
         """How many there are in a tensor of `shape`."""
         return self.grid(shape).count
@@ -177,7 +196,7 @@ def whole(shape: Sequence[int] | None = None) -> TensorUnit:
         shape: to work on it in. None leaves vectors and matrices as they are and turns tensors of
             more dimensions into the first by all others (a convolution's filters).
     """
-    return _Whole(None if shape is None else tuple(shape))
+    return _Whole(None if shape is None else _integers(shape))
 
 
 def heads(size: int) -> TensorUnit:
@@ -190,7 +209,7 @@ def heads(size: int) -> TensorUnit:
 
 def pieces(sizes: Sequence[int]) -> TensorUnit:
     """Blocks of rows of unequal sizes, for example queries, keys and values in one tensor."""
-    rows = tuple(_positive(size) for size in sizes)
+    rows = tuple(_positive(size) for size in _integers(sizes))
     return _Rows(f"pieces({', '.join(map(str, rows))})", sizes=rows)
 
 
@@ -199,9 +218,9 @@ def columns(size: int | Sequence[int]) -> TensorUnit:
 
     Their elements are not contiguous, so temporaries are kept head by head: see `Strip`.
     """
-    if isinstance(size, int):
+    if not isinstance(size, Sequence):
         return _Columns(f"columns({_positive(size)})", size=size)
-    widths = tuple(_positive(width) for width in size)
+    widths = tuple(_positive(width) for width in _integers(size))
     return _Columns(f"columns({', '.join(map(str, widths))})", sizes=widths)
 
 
@@ -211,9 +230,18 @@ def experts() -> TensorUnit:
 
 
 def _positive(size: int) -> int:
-    if size < 1:
-        raise ValueError(f"expected units of 1 or more rows or columns, got {size}")
+    if not isinstance(size, Integral) or size < 1:
+        raise ValueError(
+            f"expected units of 1 or more rows or columns, got {size!r}; give their number as an "
+            "int"
+        )
     return size
+
+
+def _integers(sizes: Sequence[int]) -> tuple[int, ...]:
+    if not isinstance(sizes, Sequence) or not all(isinstance(size, Integral) for size in sizes):
+        raise TypeError(f"expected a list of ints, got {sizes!r}; give them as in [64, 64, 32]")
+    return tuple(sizes)
 
 
 def _matrices(unit: Unit, shape: Shape) -> tuple[int, int, int]:
