@@ -1,5 +1,6 @@
 """Ranks find each other through a store, and only their own kind."""
 
+import math
 import os
 import subprocess
 import sys
@@ -27,7 +28,10 @@ from sshsdp_zerosm.shared_memory import SharedMemoryTransport
         ({"rank": 0, "world": 2}, "a store to find the other 1 ranks, got None"),
         ({"rank": 0, "world": 2, "kind": "loopback"}, "world 1 for kind 'loopback', got 2"),
         ({"rank": 0, "world": 1, "kind": "tcp"}, "composite, loopback, got 'tcp'"),
-        ({"rank": 0, "world": 1, "timeout": 0}, "a timeout above 0 seconds, got 0"),
+        ({"rank": 0, "world": 1, "timeout": 0}, "above 0 seconds and up to 1,000,000, got 0"),
+        ({"rank": 0, "world": 2, "timeout": math.inf}, "up to 1,000,000, got inf"),
+        ({"rank": 0, "world": 1, "timeout": math.nan}, "up to 1,000,000, got nan"),
+        ({"rank": 0, "world": 2, "timeout": 1e18}, "up to 1,000,000, got 1e[+]18"),
         ({"rank": 0, "world": 4, "topology": Topology(3, 2)}, "a topology of 4 ranks, got 3x2"),
         (
             {"rank": 0, "world": 4, "topology": Topology(2, 2), "kind": "shared_memory"},

@@ -56,10 +56,21 @@ def test_a_written_configuration_reads_back_equal(config, file):
         ("steps = 3.0", "expected steps as int, got 3.0"),
         ("steps = true", "expected steps as int, got True"),
         ("steps = 0", "expected steps >= 1, got 0"),
-        ("timeout = 0.0", "expected timeout > 0, got 0.0; use 300"),
+        ("timeout = 0.0", "expected 0 < timeout <= 1,000,000 seconds, got 0.0; use 300"),
+        ("timeout = inf", "expected 0 < timeout <= 1,000,000 seconds, got inf; use 300"),
+        ("timeout = nan", "expected 0 < timeout <= 1,000,000 seconds, got nan; use 300"),
+        (f"seed = {2**63}", f"seed of at most 64 bits with its sign, got {2**63}"),
+        (f"seed = {-(2**63) - 1}", "seed of at most 64 bits with its sign, got -"),
         ("model = 3", r"expected a table \[model\], got model = 3"),
         ("[optimizer]\nbetas = [1.0]", r"expected optimizer.betas as a list .*, got \[1.0\]"),
         ("[optimizer]\nlr = -1", "expected optimizer.lr > 0, got -1.0"),
+        ("[optimizer]\nlr = nan", "expected optimizer.lr > 0, got nan"),
+        ("[optimizer]\nlr = inf", "expected a finite optimizer.lr, got inf"),
+        ("[optimizer]\nmuon_lr = inf", "expected a finite optimizer.muon_lr, got inf"),
+        ("[optimizer]\nweight_decay = inf", "expected a finite optimizer.weight_decay, got inf"),
+        ("[optimizer]\nbetas = [0.9, 1.0]", r"0 <= optimizer.betas < 1, got \(0.9, 1.0\); use"),
+        ("[optimizer]\nbetas = [-0.1, 0.9]", r"0 <= optimizer.betas < 1, got \(-0.1, 0.9\)"),
+        ("[optimizer]\nbetas = [0.9, nan]", r"0 <= optimizer.betas < 1, got \(0.9, nan\)"),
         ("[optimizer]\ndecay = 'exp'", "decay as one of 'cosine', 'linear', 'constant', got 'exp'"),
         ("[debug]\ntrace = '3-4'", "debug.trace as STEP or STEP:STEPS, got '3-4'; use 3:2"),
         ("[debug]\ntrace = '0'", "debug.trace within the steps 1 to 1200 of the run, got '0'"),
@@ -112,6 +123,12 @@ def test_ranks_divide_the_batch_and_have_one_thread():
         TrainConfig(batch=8).with_ranks(3)
     with pytest.raises(InputError, match="threads = 1 for 2 ranks, got 2"):
         TrainConfig(threads=2).with_ranks(2)
+
+
+def test_threads_that_no_machine_has_are_refused():
+    assert TrainConfig(threads=64).with_ranks(1).threads == 64
+    with pytest.raises(InputError, match=r"threads <= \d+, got 100000; use as many as .* cores"):
+        TrainConfig(threads=100_000).with_ranks(1)
 
 
 def test_nodes_share_the_ranks_evenly():

@@ -95,11 +95,12 @@ def test_poisoned_buffers_change_nothing_where_nothing_is_read_after_its_release
 
 def test_a_skipped_step_says_what_was_not_finite(folder, capfd):
     wild = ["--optimizer.name", "adamw", "--optimizer.lr", "1e38", "--optimizer.warmup-steps", "0"]
-    assert main([*small_run(folder), *wild, "--ranks", "2", "--name", "wild"]) == 0
+    assert main([*small_run(folder), *wild, "--ranks", "2", "--name", "wild"]) == 1
     output = capfd.readouterr().out
     assert "SKIPPED: gradients not finite" in output
     assert "not finite:\n  loss of rank 0\n  loss of rank 1\n  weight embed.weight: " in output
     assert "no sample: expected finite outputs of the model" in output
+    assert output.splitlines()[-1].startswith("diverged: steps=6 val_loss=nan ")
     skipped = [row for row in rows(folder / "runs" / "wild") if row["skipped"]]
     assert skipped[0]["nonfinite"][:2] == ["loss of rank 0", "loss of rank 1"]
     assert any(text.startswith("gradient embed.weight: ") for text in skipped[0]["nonfinite"])

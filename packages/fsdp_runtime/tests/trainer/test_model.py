@@ -1,5 +1,7 @@
 """The decoder computes what its parts say, by formulas of their own."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -18,6 +20,12 @@ def test_logits_have_a_row_per_token_and_every_parameter_gets_a_gradient():
     assert logits.shape == (2, 24, 50)
     logits.square().mean().backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("experts", [{}, {"experts": 4, "active": 2}])
+def test_a_shape_knows_how_many_parameters_its_model_has(experts):
+    shape = replace(SHAPE, **experts)
+    assert shape.parameters == sum(each.numel() for each in Decoder(shape).parameters())
 
 
 def test_query_key_and_value_are_separate_layers_and_keys_are_narrower():

@@ -233,6 +233,16 @@ def test_the_last_line_of_a_finished_run(tmp_path):
     assert outcome.status == 0
 
 
+@pytest.mark.parametrize("loss", [math.nan, math.inf])
+def test_a_run_that_ends_without_a_finite_loss_is_not_called_done(tmp_path, loss):
+    outcome = Outcome(
+        steps=9, val_loss=loss, tokens_per_s=1.0, peak_pss_bytes=0, run=tmp_path, signum=0
+    )
+    assert outcome.last_line().startswith(f"diverged: steps=9 val_loss={loss} ")
+    assert outcome.last_line().endswith("(the model is of no use: try a lower learning rate)")
+    assert outcome.status == 1
+
+
 def test_the_last_line_of_an_interrupted_run(tmp_path):
     outcome = Outcome(
         steps=5, val_loss=3.0, tokens_per_s=1.0, peak_pss_bytes=0, run=tmp_path, signum=15

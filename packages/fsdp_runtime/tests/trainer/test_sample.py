@@ -16,6 +16,7 @@ def test_a_sure_model_is_followed():
     expected = [(3 + n) % 10 for n in range(12)]
     assert generate(successor, [1, 2], temperature=0.0, **options) == expected
     assert generate(successor, [1, 2], temperature=1.0, **options) == expected
+    assert generate(successor, [1, 2], temperature=1e-320, **options) == expected
 
 
 def test_a_forward_never_sees_more_than_the_context():

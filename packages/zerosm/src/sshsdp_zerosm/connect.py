@@ -12,6 +12,7 @@ from sshsdp_zerosm.topology import Topology
 from sshsdp_zerosm.transport import Transport
 
 KINDS = ("auto", "shared_memory", "process_group", "composite", "loopback")
+_LONGEST_TIMEOUT = 1_000_000  # seconds, 11 days: stores and gloo count in types that overflow
 
 
 def connect(
@@ -30,7 +31,7 @@ def connect(
         world: number of ranks.
         store: a torch.distributed store that all ranks share (TCPStore, FileStore, or a PrefixStore
             of one). Used in here and kept as the transport's `store`; a world of one needs none.
-        timeout: seconds that any wait may take, here and later.
+        timeout: seconds that any wait may take, here and later; up to 1,000,000.
         kind: "shared_memory" (all ranks on one Linux host); "process_group" (messages over gloo
             between all ranks); "composite" (shared memory inside a node, messages between nodes);
             "loopback" (a world of one only); "auto" is loopback in a world of one, else what the
@@ -68,8 +69,10 @@ def _check(
 ) -> None:
     if not 0 <= rank < world:
         raise ValueError(f"expected 0 <= rank < world, got rank {rank} and world {world}")
-    if timeout <= 0:
-        raise ValueError(f"expected a timeout above 0 seconds, got {timeout}")
+    if not 0 < timeout <= _LONGEST_TIMEOUT:
+        raise ValueError(
+            f"expected a timeout above 0 seconds and up to {_LONGEST_TIMEOUT:,}, got {timeout}"
+        )
     if kind not in KINDS:
         raise ValueError(f"expected kind to be one of {', '.join(KINDS)}, got {kind!r}")
     if kind == "loopback" and world > 1:

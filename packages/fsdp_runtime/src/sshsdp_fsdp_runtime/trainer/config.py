@@ -4,8 +4,9 @@ The docstring under a field is its help text on the command line, and the field'
 key in the TOML file.
 """
 
+import os
 from dataclasses import dataclass, field, fields, replace
-from math import gcd
+from math import gcd, inf
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,6 +16,9 @@ from sshsdp_fsdp_runtime.trainer.errors import InputError
 from sshsdp_fsdp_runtime.trainer.model import DecoderShape
 from sshsdp_fsdp_runtime.trainer.sizes import named_shape
 from sshsdp_fsdp_runtime.trainer.trace_window import TraceWindow
+
+_LONGEST_TIMEOUT = 1_000_000  # seconds, as `sshsdp_zerosm.connect` takes
+_THREADS_ANYWHERE = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +109,13 @@ class OptimizerConfig:
         for name in ("warmup_steps", "weight_decay"):
             if not getattr(self, name) >= 0:
                 raise InputError(f"expected optimizer.{name} >= 0, got {getattr(self, name)}")
+        for name in ("lr", "muon_lr", "weight_decay"):
+            if getattr(self, name) == inf:
+                raise InputError(f"expected a finite optimizer.{name}, got inf")
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise InputError(
+                f"expected 0 <= optimizer.betas < 1, got {self.betas}; use (0.9, 0.95)"
+            )
         if not 0 <= self.momentum < 1:
             raise InputError(f"expected 0 <= optimizer.momentum < 1, got {self.momentum}; use 0.95")
         if not 0 <= self.final_lr_fraction <= 1:
@@ -208,8 +219,12 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         _check_positive(self, "", ("steps", "batch", "microbatch", "context", "threads"))
-        if not self.timeout > 0:
-            raise InputError(f"expected timeout > 0, got {self.timeout}; use 300")
+        if not 0 < self.timeout <= _LONGEST_TIMEOUT:
+            raise InputError(
+                f"expected 0 < timeout <= {_LONGEST_TIMEOUT:,} seconds, got {self.timeout}; use 300"
+            )
+        if not -(2**63) <= self.seed < 2**63:
+            raise InputError(f"expected a seed of at most 64 bits with its sign, got {self.seed}")
         for name in ("ranks", "nodes"):
             if getattr(self, name) is not None:
                 _check_positive(self, "", (name,))
@@ -236,6 +251,12 @@ class TrainConfig:
             raise InputError(
                 f"expected nodes that share {ranks} ranks evenly, got {self.nodes};"
                 f" use {gcd(ranks, self.nodes)}, or {more} ranks"
+            )
+        # The limit is not the number of cores alone: a configuration may have come from elsewhere.
+        most = max(_THREADS_ANYWHERE, os.cpu_count() or 1)
+        if self.threads > most:
+            raise InputError(
+                f"expected threads <= {most}, got {self.threads}; use as many as there are cores"
             )
         if ranks > 1 and self.threads > 1:
             raise InputError(

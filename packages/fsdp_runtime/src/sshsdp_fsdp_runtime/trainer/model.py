@@ -16,6 +16,7 @@ from sshsdp_fsdp_runtime.trainer.experts import Experts
 
 INIT_STD = 0.02
 ROPE_BASE = 10_000.0
+MOST_LAYERS = 10_000  # more only take long to construct
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +52,8 @@ class DecoderShape:
         for name in ("vocab", "context", "width", "layers", "heads", "kv_heads", "hidden"):
             if getattr(self, name) < 1:
                 raise ValueError(f"expected {name} >= 1, got {getattr(self, name)}")
+        if self.layers > MOST_LAYERS:
+            raise ValueError(f"expected layers <= {MOST_LAYERS:,}, got {self.layers:,}")
         step = 2 * self.heads
         if self.width % step:
             raise ValueError(
@@ -79,6 +82,14 @@ class DecoderShape:
     def head_size(self) -> int:
         """Elements of one attention head."""
         return self.width // self.heads
+
+    @property
+    def parameters(self) -> int:
+        """Elements of all weights, known before any of them exists."""
+        attention = 2 * self.width * (self.width + self.kv_heads * self.head_size)
+        feed_forward = 3 * self.width * self.hidden * max(1, self.experts)
+        block = attention + feed_forward + self.width * (self.experts + 2)  # router, norms
+        return self.layers * block + self.width * (2 * self.vocab + 1)
 
 
 class Rotary(nn.Module):

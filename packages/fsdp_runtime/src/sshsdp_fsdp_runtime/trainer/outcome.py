@@ -1,5 +1,6 @@
 """Outcome: how a run ended, and the last line that says so."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,15 +31,23 @@ class Outcome:
 
     @property
     def status(self) -> int:
-        """Exit status: 0, or 128 + the signal's number."""
-        return exit_status(self.signum) if self.signum else 0
+        """Exit status: 0, 1 for a run that diverged, or 128 + the signal's number."""
+        return exit_status(self.signum) if self.signum else int(self._diverged)
+
+    @property
+    def _diverged(self) -> bool:
+        return not math.isfinite(self.val_loss)
 
     def last_line(self) -> str:
         """The last line of the run's output."""
-        head = "interrupted:" if self.signum else "done:"
+        head = "interrupted:" if self.signum else "diverged:" if self._diverged else "done:"
         line = (
             f"{head} steps={self.steps} val_loss={self.val_loss:.4f}"
             f" tokens_per_s={self.tokens_per_s:.0f}"
             f" peak_memory_gib={self.peak_pss_bytes / GIB:.3f} run={self.run}"
         )
-        return f"{line} (continue with: sshsdp train --resume {self.run})" if self.signum else line
+        if self.signum:
+            return f"{line} (continue with: sshsdp train --resume {self.run})"
+        if self._diverged:
+            return f"{line} (the model is of no use: try a lower learning rate)"
+        return line

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from datetime import timedelta
@@ -14,6 +15,8 @@ from sshsdp_fsdp_runtime.trainer.configfile import format_config
 from sshsdp_fsdp_runtime.trainer.console import say
 from sshsdp_fsdp_runtime.trainer.corpus import build_corpus, open_corpus
 from sshsdp_fsdp_runtime.trainer.errors import InputError
+from sshsdp_fsdp_runtime.trainer.model import DecoderShape
+from sshsdp_fsdp_runtime.trainer.progress import GIB
 from sshsdp_fsdp_runtime.trainer.rank import Run
 from sshsdp_fsdp_runtime.trainer.runfolder import RunFolder, make_run_folder
 from sshsdp_fsdp_runtime.trainer.seat import Seat
@@ -101,7 +104,18 @@ def _wait_for_readers(store: Store, world: int) -> None:
 def _check(config: TrainConfig, folder: RunFolder) -> None:
     corpus = open_corpus(folder.data)
     corpus.check(context=config.context, batch=config.batch)
-    config.model.shape(vocab=corpus.facts.vocab, context=config.context)
+    _check_memory(config.model.shape(vocab=corpus.facts.vocab, context=config.context))
+
+
+def _check_memory(shape: DecoderShape) -> None:
+    """Refuse what would only end in the kernel's killing a rank: each constructs the model."""
+    needed = 4 * shape.parameters
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if needed > memory:
+        raise InputError(
+            f"[model] expected weights that fit into {memory / GIB:.1f} GiB of memory, got"
+            f" {shape.parameters:,} in FP32, {needed / GIB:.1f} GiB; choose smaller sizes"
+        )
 
 
 def _check_steps(config: TrainConfig, folder: RunFolder) -> None:

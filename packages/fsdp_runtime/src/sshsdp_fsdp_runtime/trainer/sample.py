@@ -61,5 +61,7 @@ def printable(text: str, encoding: str) -> str:
 def _draw(logits: Tensor, temperature: float, generator: torch.Generator) -> int:
     if temperature == 0:
         return int(logits.argmax())
-    weights = torch.softmax(logits / temperature, dim=-1)
+    # Shifted and in FP64, so that the smallest temperature gives the likeliest token, not NaN.
+    scaled = (logits.double() - logits.max()) / temperature
+    weights = torch.softmax(scaled, dim=-1).float()
     return int(torch.multinomial(weights, 1, generator=generator))

@@ -265,6 +265,8 @@ def test_ranks_are_given_by_any_two_of_three_numbers(numbers, topology):
         ({"world": 1, "nodes": 3}, "got 1; use 3"),
         ({"world": 7, "ranks_per_node": 3}, "expected --world 3 .* got 7; leave out one"),
         ({"world": 0}, "expected --world >= 1, got 0"),
+        ({"world": 10**9}, "expected at most 1,048,576 ranks, got 1,000,000,000"),
+        ({"nodes": 2**19, "ranks_per_node": 4}, "at most 1,048,576 ranks, got 2,097,152"),
         ({"ranks_per_node": 0}, "expected --ranks-per-node >= 1, got 0"),
     ],
 )

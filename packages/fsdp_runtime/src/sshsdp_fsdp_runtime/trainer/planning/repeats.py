@@ -11,19 +11,26 @@ A number may be the name of a size.
 
 import re
 from collections.abc import Mapping
+from math import prod
 
 from sshsdp_fsdp_runtime.trainer.errors import InputError
 
 _PLAIN = re.compile(r"[A-Za-z_]\w*|\d+")
+_MOST = 1_000_000  # names of one pattern, and the largest index but one
 
 
 def split_name(pattern: str, sizes: Mapping[str, int]) -> list[tuple[str, ...]]:
     """The choices for every part of a dotted name: one of them, or those of its braces.
 
     Raises:
-        InputError: a part that is neither a name, a number nor braces.
+        InputError: a part that is neither a name, a number nor braces; a pattern of more names
+            than could be planned.
     """
-    return [_choices(part, pattern, sizes) for part in pattern.split(".")]
+    choices = [_choices(part, pattern, sizes) for part in pattern.split(".")]
+    names = prod(map(len, choices))
+    if names > _MOST:
+        raise InputError(f"expected at most {_MOST:,} names of {pattern!r}, got {names:,}")
+    return choices
 
 
 def _choices(part: str, pattern: str, sizes: Mapping[str, int]) -> tuple[str, ...]:
@@ -53,11 +60,19 @@ def _indices(piece: str, pattern: str, sizes: Mapping[str, int]) -> range:
 def _number(text: str, pattern: str, sizes: Mapping[str, int]) -> int:
     text = text.strip()
     if text in sizes:
-        return sizes[text]
+        return _bounded(sizes[text], pattern)
     if not text.isdecimal():
         known = ", ".join(sizes) or "none"
         raise InputError(
             f"expected a number or a size (known: {known}) in the braces of {pattern!r},"
             f" got {text!r}"
         )
-    return int(text)
+    return _bounded(int(text), pattern)
+
+
+def _bounded(number: int, pattern: str) -> int:
+    if number > _MOST:
+        raise InputError(
+            f"expected numbers up to {_MOST:,} in the braces of {pattern!r}, got {number:,}"
+        )
+    return number

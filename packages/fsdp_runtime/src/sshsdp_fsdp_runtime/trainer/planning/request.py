@@ -21,6 +21,8 @@ from sshsdp_fsdp_runtime.trainer.recipe import decoder_packs, decoder_updates
 from sshsdp_fsdp_runtime.trainer.sizes import size_names
 from sshsdp_zerosm import Topology
 
+_MOST_RANKS = 2**20
+
 
 @dataclass(frozen=True, kw_only=True)
 class PlanRequest:
@@ -80,6 +82,8 @@ def request_topology(request: PlanRequest) -> Topology:
                 f" {max(1, round(world / nodes)) * nodes}"
             )
         each = world // nodes
+    if nodes * each > _MOST_RANKS:
+        raise InputError(f"expected at most {_MOST_RANKS:,} ranks, got {nodes * each:,}")
     if world is not None and world == each and nodes == 1:
         return Topology.single(world)
     if world is not None and world != nodes * each:
