@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from testing.models import TiedModel
 from torch import nn
 
-from sshsdp_fsdp_runtime import Cast, ModelSpec, Options, Sharding, Update, build_plan
+from sshsdp_fsdp_runtime import Cast, ModelSpec, Options, PlanError, Sharding, Update, build_plan
 from sshsdp_fsdp_runtime.plan.group import assign_slots, home_of
 from sshsdp_shardchain import Degrees, Level
 from sshsdp_updates import SGD, AdamW
@@ -31,6 +31,21 @@ def test_elements_of_a_model_that_is_a_list_are_groups_and_those_of_lists_inside
     spec = ModelSpec.of(nn.ModuleList([nn.Linear(2, 2), nn.ModuleDict({"blocks": inner})]))
     plan = build_plan(spec, 2)
     assert [group.label for group in plan.groups if group.atoms] == ["0", "1"]
+
+
+def test_lists_that_are_empty_or_hold_what_others_hold_give_no_groups():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.adapters = nn.ModuleList()
+            self.layers = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)])
+            self.last = nn.ModuleList([self.layers[-1]])
+
+    plan = build_plan(ModelSpec.of(Model()), 2)
+    assert [group.label for group in plan.groups] == ["layers.0", "layers.1", "root"]
+    assert build_plan(ModelSpec.of(nn.Sequential(nn.Linear(2, 2), nn.ModuleList())), 2).groups
+    with pytest.raises(PlanError, match=r"'adapters\.\*' that matches none"):
+        build_plan(ModelSpec.of(Model()), 2, groups=["adapters.*"])
 
 
 def test_a_parameter_tied_across_groups_belongs_to_the_root():

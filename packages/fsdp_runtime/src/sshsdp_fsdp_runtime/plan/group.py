@@ -38,16 +38,18 @@ class GroupPlan:
 def group_modules(spec: ModelSpec, patterns: Sequence[str] | None) -> tuple[str, ...]:
     """Names of the modules that become groups, in registration order; the root is implied.
 
-    Without patterns, every element of every outermost ``nn.ModuleList`` is a group.
+    Without patterns, every element of every outermost ``nn.ModuleList`` is a group; a list that is
+    empty, or whose elements have their names elsewhere, gives none.
 
     Raises:
         PlanError: a pattern matches no module.
     """
+    given = patterns is not None
     if patterns is None:
         outer = [n for n in spec.lists if not any(_inside(n, other) for other in spec.lists)]
         patterns = [f"{name}.*" if name != ROOT else "*" for name in outer]
     for pattern in patterns:
-        if not any(matches(pattern, module) for module in spec.modules):
+        if given and not any(matches(pattern, module) for module in spec.modules):
             raise PlanError(
                 f"expected every group pattern to match a module, got {pattern!r} that matches "
                 "none; patterns of groups name modules, not parameters"
