@@ -2,7 +2,7 @@
 
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -11,14 +11,13 @@ from torch.utils.hooks import RemovableHandle
 
 from sshsdp_fsdp_runtime.plan.group import ROOT
 from sshsdp_fsdp_runtime.runtime.handle import ParameterHandle
+from sshsdp_fsdp_runtime.runtime.inventory import Inventory
 from sshsdp_fsdp_runtime.runtime.packed import Packed
-from sshsdp_fsdp_runtime.runtime.parameter import ShardedParameter, take_autograd_gradient
+from sshsdp_fsdp_runtime.runtime.parameter import take_autograd_gradient
 from sshsdp_fsdp_runtime.runtime.state import RuntimeState
 from sshsdp_fsdp_runtime.runtime.weights import WeightGroup
 
 Hook = TypeVar("Hook", bound=Callable[..., None])
-Place: TypeAlias = tuple[dict[str, nn.Parameter | None], str, ParameterHandle]
-Link: TypeAlias = tuple[dict[str, nn.Module | None], str, nn.Module]
 
 
 def install(model: nn.Module, state: RuntimeState) -> list[RemovableHandle]:
@@ -116,15 +115,13 @@ def _drop_outputs(module: nn.Module, packs: Sequence[Packed]) -> RemovableHandle
 
 def _guard_root(model: nn.Module, state: RuntimeState) -> list[RemovableHandle]:
     """Checks before the model's forward; the begin of a backward pass through its output."""
-    places, links = _places(model, state), _links(model)
+    inventory = Inventory(model, state.handles, state.plan.spec.ignored)
     staying = [group for group in state.weights.values() if not group.releases]
 
     def before(module: nn.Module, _args: Any) -> None:
         state.passes.recover()
-        if any(children.get(key) is not child for children, key, child in links):
-            _check_reachable(module, places)
-            links[:] = _links(module)
-        _check_usable(places, state)
+        state.update.check("a forward")
+        inventory.check(module)
         for group in staying:  # here, so that a graph of the whole model is not cut at each group
             group.unshard()
 
@@ -153,59 +150,3 @@ def _differentiable(output: Any) -> list[torch.Tensor]:
         return []
     leaves = tree_leaves(output)
     return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
-
-
-def _check_usable(places: list[Place], state: RuntimeState) -> None:
-    """Weights are whole, and the model holds the parameters that were sharded, as planned."""
-    state.update.check("a forward")
-    for parameters, key, handle in places:
-        if (
-            parameters[key] is not handle.parameter
-            or type(handle.parameter) is not ShardedParameter
-        ):
-            _raise_changed(handle)
-        if handle.passes is None and handle.parameter.requires_grad:
-            raise RuntimeError(
-                f"expected {handle.spec.name!r} to stay frozen, got requires_grad=True: the plan "
-                "gives it no gradient and no state; to train it from here on, save_checkpoint(), "
-                "close(), build the model again with it unfrozen, fully_shard() that and "
-                "load_checkpoint(..., fresh=[its name]); or, where memory is no concern, unfreeze "
-                "before fully_shard(), and freeze it after that for as long as it stands still"
-            )
-
-
-def _places(model: nn.Module, state: RuntimeState) -> list[Place]:
-    """Where the model's modules hold each parameter."""
-    by_parameter = {id(handle.parameter): handle for handle in state.handles}
-    return [
-        (module._parameters, key, by_parameter[id(parameter)])
-        for module in model.modules()
-        for key, parameter in module._parameters.items()
-        if id(parameter) in by_parameter  # others are ignored
-    ]
-
-
-def _links(model: nn.Module) -> list[Link]:
-    """Which module holds which, where there are parameters inside."""
-    return [
-        (module._modules, key, child)
-        for module in model.modules()
-        for key, child in module._modules.items()
-        if child is not None and next(child.parameters(), None) is not None
-    ]
-
-
-def _check_reachable(model: nn.Module, places: list[Place]) -> None:
-    """Modules were replaced: refuse it unless what they held is still inside, in a wrapper."""
-    held = {id(module._parameters) for module in model.modules()}
-    for parameters, _, handle in places:
-        if id(parameters) not in held:
-            _raise_changed(handle)
-
-
-def _raise_changed(handle: ParameterHandle) -> None:
-    raise RuntimeError(
-        f"expected the parameter {handle.spec.name!r} that was sharded, got another object or "
-        "class; move, cast or replace parameters before fully_shard(), and edit values in "
-        "model.unsharded(...)"
-    )
