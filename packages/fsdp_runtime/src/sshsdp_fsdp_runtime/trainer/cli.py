@@ -97,18 +97,19 @@ def train(arguments: Sequence[str], open_session: OpenSession = ShardedSession) 
     command = parse_train(arguments)
     started = torchrun_world()
     config = resolve_ranks(command.run, started)
-    if started is None:
-        run = prepare_run(config, command.resume)
-        outcome = run_forked(
-            lambda seat: train_rank(run, seat, open_session), run.config.ranks or 1
-        )
-    else:
-        seat = torchrun_seat()
-        run = prepare_together(config, command.resume, seat)
-        outcome = train_rank(run, seat, open_session)
-        if seat.rank != 0:
-            return outcome.status
-    return _finish(outcome)
+    with contextlib.ExitStack() as held:
+        if started is None:
+            run = prepare_run(config, command.resume, held)
+            outcome = run_forked(
+                lambda seat: train_rank(run, seat, open_session), run.config.ranks or 1
+            )
+        else:
+            seat = torchrun_seat()
+            run = prepare_together(config, command.resume, seat, held)
+            outcome = train_rank(run, seat, open_session)
+            if seat.rank != 0:
+                return outcome.status
+        return _finish(outcome)
 
 
 def parse_train(arguments: Sequence[str]) -> TrainCommand:

@@ -18,6 +18,7 @@ from sshsdp_fsdp_runtime.trainer.errors import InputError
 from sshsdp_fsdp_runtime.trainer.model import DecoderShape
 from sshsdp_fsdp_runtime.trainer.progress import GIB
 from sshsdp_fsdp_runtime.trainer.rank import Run
+from sshsdp_fsdp_runtime.trainer.run_lock import locked
 from sshsdp_fsdp_runtime.trainer.runfolder import RunFolder, make_run_folder
 from sshsdp_fsdp_runtime.trainer.seat import Seat
 from sshsdp_fsdp_runtime.trainer.tensorboard import require_tensorboard
@@ -26,12 +27,13 @@ _KEY = "sshsdp/run"
 _READERS_TIMEOUT = timedelta(seconds=30)
 
 
-def prepare_run(config: TrainConfig, resume: Path | None) -> Run:
+def prepare_run(config: TrainConfig, resume: Path | None, held: contextlib.ExitStack) -> Run:
     """A run folder with its configuration and token files, checked as far as one process can.
 
     Args:
         config: with its number of ranks settled.
         resume: folder of the run to continue; None: a new one.
+        held: gets the lock of the run folder; to be closed when nobody writes there any more.
 
     Raises:
         InputError: data, sizes or options that the run could not work with.
@@ -40,7 +42,7 @@ def prepare_run(config: TrainConfig, resume: Path | None) -> Run:
         require_tensorboard()
     folder = RunFolder(resume) if resume is not None else None
     if folder is None:
-        config, folder = make_run_folder(config)
+        config, folder = make_run_folder(config, held)
         try:
             with _writable(folder.path):
                 build_corpus(folder.data, config.data, config.corpus)
@@ -51,6 +53,7 @@ def prepare_run(config: TrainConfig, resume: Path | None) -> Run:
             shutil.rmtree(folder.path)
             raise
     else:
+        held.enter_context(locked(folder.path))
         _check(config, folder)
         _check_steps(config, folder)
         with _writable(folder.path):
@@ -60,17 +63,19 @@ def prepare_run(config: TrainConfig, resume: Path | None) -> Run:
     return Run(config, folder, resume=resume is not None)
 
 
-def prepare_together(config: TrainConfig, resume: Path | None, seat: Seat) -> Run:
+def prepare_together(
+    config: TrainConfig, resume: Path | None, seat: Seat, held: contextlib.ExitStack
+) -> Run:
     """`prepare_run` on rank 0, its result on all ranks that somebody else started. Collective.
 
     Raises:
         InputError: the same on every rank.
     """
     if seat.store is None:
-        return prepare_run(config, resume)
+        return prepare_run(config, resume, held)
     if seat.rank == 0:
         try:
-            run = prepare_run(config, resume)
+            run = prepare_run(config, resume, held)
         except InputError as error:
             seat.store.set(_KEY, json.dumps({"error": str(error)}))
             _wait_for_readers(seat.store, seat.world)

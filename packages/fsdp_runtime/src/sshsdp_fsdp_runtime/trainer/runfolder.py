@@ -11,6 +11,7 @@ runs/NAME/
     trace/              rank-0.json, ..., all.json, when asked for
 """
 
+import contextlib
 import shutil
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -20,8 +21,12 @@ from sshsdp_fsdp_runtime.checkpoint import newest_checkpoint
 from sshsdp_fsdp_runtime.trainer.config import TrainConfig
 from sshsdp_fsdp_runtime.trainer.configfile import format_config, read_config
 from sshsdp_fsdp_runtime.trainer.errors import InputError
+from sshsdp_fsdp_runtime.trainer.metrics import read_metrics
+from sshsdp_fsdp_runtime.trainer.run_lock import locked
 
 _STEP_PREFIX = "step-"
+# What there may be before the first step is done.
+_FROM_THE_START = ("config.toml", "data", "metrics.jsonl", ".metrics.jsonl.draft", "checkpoints")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +83,33 @@ class RunFolder:
         if newest is None:
             raise InputError(
                 f"expected a complete checkpoint in {self.checkpoints}, got none; start a new run"
+                f" of another name, or remove {self.path} first"
             )
         return newest
+
+    def has_checkpoint(self) -> bool:
+        """Whether the run can go on from here."""
+        return newest_checkpoint(self.checkpoints) is not None
+
+    def is_untrained(self) -> bool:
+        """Whether it holds what a run writes before its first step is done, and nothing else."""
+        names = {path.name for path in self.path.iterdir()}
+        saved = [path.name for path in self.checkpoints.glob("*")]
+        return (
+            bool(names)
+            and names <= set(_FROM_THE_START)
+            and all(name.startswith(f".{_STEP_PREFIX}") for name in saved)
+            and not list(read_metrics(self.metrics))
+        )
+
+    def clear_untrained(self) -> None:
+        """Remove what a run wrote before its first step was done."""
+        for name in _FROM_THE_START:
+            path = self.path / name
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
 
     def steps_done(self) -> int:
         """Steps that the newest complete checkpoint has behind it."""
@@ -105,8 +135,16 @@ class RunFolder:
         (self.path / "config.toml").write_text(format_config(config), encoding="utf-8")
 
 
-def make_run_folder(config: TrainConfig) -> tuple[TrainConfig, RunFolder]:
+def make_run_folder(
+    config: TrainConfig, held: contextlib.ExitStack
+) -> tuple[TrainConfig, RunFolder]:
     """A new run folder, and the configuration with its name settled.
+
+    A folder that a run left which ended before its first step is emptied and used again.
+
+    Args:
+        config: of the run.
+        held: gets the lock of the folder.
 
     Raises:
         InputError: when there already is a run of that name.
@@ -116,15 +154,19 @@ def make_run_folder(config: TrainConfig) -> tuple[TrainConfig, RunFolder]:
     try:
         folder.path.mkdir(parents=True)
     except FileExistsError as error:
-        raise InputError(
-            f"expected a new run name, got {name}, which {folder.path} has; choose another name, or"
-            f" continue it with --resume {folder.path}"
-        ) from error
+        if not folder.path.is_dir():
+            raise _taken(name, folder) from error
+        held.enter_context(locked(folder.path))
+        if not folder.is_untrained():
+            raise _taken(name, folder) from error
+        folder.clear_untrained()
     except OSError as error:
         raise InputError(
             f"expected a place for the run, got {folder.path}: {error}; choose another one with"
             f" --runs"
         ) from error
+    else:
+        held.enter_context(locked(folder.path))
     return replace(config, name=name), folder
 
 
@@ -139,6 +181,18 @@ def open_run_folder(path: Path) -> tuple[TrainConfig, RunFolder]:
         raise InputError(f"expected a run folder, got {path}, which has no config.toml")
     folder.newest_checkpoint()
     return read_config(path / "config.toml", TrainConfig), folder
+
+
+def _taken(name: str, folder: RunFolder) -> InputError:
+    way = (
+        f"continue it with --resume {folder.path}"
+        if folder.has_checkpoint()
+        else f"remove {folder.path} first, which has no checkpoint to go on from"
+    )
+    return InputError(
+        f"expected a new run name, got {name}, which {folder.path} has; choose another name, or"
+        f" {way}"
+    )
 
 
 def _unused_name(runs: Path) -> str:
