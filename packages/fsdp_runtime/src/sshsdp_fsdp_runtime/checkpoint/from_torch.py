@@ -13,6 +13,7 @@ from sshsdp_fsdp_runtime.checkpoint.errors import CheckpointError, CheckpointMis
 from sshsdp_fsdp_runtime.checkpoint.folder import METADATA
 from sshsdp_fsdp_runtime.checkpoint.protocol import Checkpointable
 from sshsdp_fsdp_runtime.checkpoint.reading import read_into, saved_items
+from sshsdp_fsdp_runtime.checkpoint.source import agree_on_source
 from sshsdp_fsdp_runtime.runtime import CheckpointEntry, FragmentTensor
 
 _SHOWN = 5
@@ -20,7 +21,7 @@ _OURS = "optimizer.state."
 
 
 def load_torch_checkpoint(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | None,
     model: Checkpointable,
     *,
     model_key: str = "model",
@@ -34,7 +35,7 @@ def load_torch_checkpoint(
     they hold; nothing is sent.
 
     Args:
-        path: the folder, the same on all ranks.
+        path: the folder, or copies of it; on all ranks the same save.
         model: has the names and shapes of the saved one, and update rules with the saved state.
         model_key: dotted place of the model's state in what was saved; empty: at the top.
         optimizer_key: of the optimizer's state; None takes the weights only and leaves the
@@ -42,9 +43,10 @@ def load_torch_checkpoint(
 
     Raises:
         CheckpointMismatchError: names, shapes or state differ; nothing was changed.
-        CheckpointError: it cannot be read. On every rank the same.
+        CheckpointError: ranks gave different ones, or it cannot be read. On every rank the same.
     """
-    steps = _TorchLoad(Path(path), model, model_key, optimizer_key)
+    steps = _TorchLoad(model, model_key, optimizer_key)
+    agree_on_source(model.transport, path, steps.open, (model_key, optimizer_key))
     agree(model.transport, steps.prepare)
     agree(model.transport, steps.read)
     agree(model.transport, steps.finish)
@@ -52,23 +54,26 @@ def load_torch_checkpoint(
 
 
 class _TorchLoad:
-    def __init__(
-        self, path: Path, model: Checkpointable, model_key: str, optimizer_key: str | None
-    ) -> None:
-        self._path, self._model = path, model
+    def __init__(self, model: Checkpointable, model_key: str, optimizer_key: str | None) -> None:
+        self._model = model
         self._model_prefix = f"{model_key}." if model_key else ""
         self._optimizer = optimizer_key
         self._state: dict[str, Any] = {}
         self._absent: list[CheckpointEntry] = []
         self._faults: list[str] = []
 
+    def open(self, path: Path) -> bytes:
+        """The table of contents, which has an identifier of its save: what ranks compare."""
+        self._path = path
+        if not (path / METADATA).is_file():
+            raise CheckpointError(
+                f"expected a folder of torch.distributed.checkpoint, got {path}, which has no "
+                f"{METADATA}; give the folder that torch.distributed.checkpoint.save() wrote"
+            )
+        return (path / METADATA).read_bytes()
+
     def prepare(self) -> None:
         """Find every tensor in the folder, before the first write into the model."""
-        if not (self._path / METADATA).is_file():
-            raise CheckpointError(
-                f"expected a folder of torch.distributed.checkpoint, got {self._path}, which has "
-                f"no {METADATA}; give the folder that torch.distributed.checkpoint.save() wrote"
-            )
         self._items = saved_items(self._path)
         self._scalars = dict(self._model.checkpoint_scalars())
         self._numbers = _Numbers(f"{self._optimizer}.", self._items, self._state)

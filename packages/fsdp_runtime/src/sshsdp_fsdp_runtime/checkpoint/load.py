@@ -16,23 +16,27 @@ from sshsdp_fsdp_runtime.checkpoint.manifest import Manifest, SavedExtra
 from sshsdp_fsdp_runtime.checkpoint.protocol import Checkpointable
 from sshsdp_fsdp_runtime.checkpoint.reading import read_into
 from sshsdp_fsdp_runtime.checkpoint.signature import Signature
+from sshsdp_fsdp_runtime.checkpoint.source import agree_on_source
 from sshsdp_fsdp_runtime.checkpoint.state import state_dict
 from sshsdp_updates import labelled
 
 
 def load_checkpoint(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | None,
     model: Checkpointable,
     *,
     verify: bool = True,
     fresh: Sequence[str] = (),
 ) -> dict[str, object]:
-    """Load what `save_checkpoint` wrote, in place. Collective; `path` is the same everywhere.
+    """Load what `save_checkpoint` wrote, in place. Collective.
 
-    Ranks read what they hold and tell each other nothing but that they have.
+    Ranks read what they hold and tell each other nothing but which checkpoint it is, and that they
+    have.
 
     Args:
-        path: folder of a complete checkpoint, saved at any world size and degrees.
+        path: folder of a complete checkpoint, saved at any world size and degrees; on all ranks
+            the same checkpoint, or a copy of it. None, as `newest_checkpoint` returns where there
+            is none, is an error.
         model: has the names, shapes and dtypes of the saved one.
         verify: compare checksums before anything is changed: every file is read once more, each
             by one rank. Lengths are compared in any case.
@@ -50,11 +54,13 @@ def load_checkpoint(
         CheckpointMismatchError: the checkpoint is of another model; nothing was changed.
         IncompleteCheckpointError: the save was interrupted, or files are missing or damaged;
             nothing was changed.
-        CheckpointError: it cannot be read. If the text speaks of reading, the model may be half
-            overwritten: load another checkpoint before using it. On every rank the same.
+        CheckpointError: ranks gave different checkpoints, or it cannot be read. If the text speaks
+            of reading, the model may be half overwritten: load another checkpoint before using it.
+            On every rank the same.
     """
-    steps = _Load(Path(path), model, verify, fresh)
+    steps = _Load(model, verify, fresh)
     with labelled("sshsdp::checkpoint check"):
+        agree_on_source(model.transport, path, steps.open, fresh)
         agree(model.transport, steps.prepare)
     with labelled("sshsdp::checkpoint read"):
         agree(model.transport, steps.read)
@@ -66,19 +72,21 @@ def load_checkpoint(
 class _Load:
     """The steps of one rank; every step is followed by an agreement of all ranks."""
 
-    def __init__(
-        self, path: Path, model: Checkpointable, verify: bool, fresh: Sequence[str]
-    ) -> None:
-        self.path = path
+    def __init__(self, model: Checkpointable, verify: bool, fresh: Sequence[str]) -> None:
         self.verify = verify
         self.fresh = fresh
         self.model = model
         self.rank = model.transport.rank
         self.result: dict[str, object] = {}
 
+    def open(self, path: Path) -> bytes:
+        """Read the manifest; its bytes are what ranks compare."""
+        self.path = path
+        self.manifest = Manifest.read(path)
+        return self.manifest.content
+
     def prepare(self) -> None:
         """Check everything that can be checked before the first write into the model."""
-        self.manifest = Manifest.read(self.path)
         entries = list(self.model.checkpoint_tensors())
         fresh = FreshState.of(self.fresh, entries)
         self._compare(Signature.of(entries), fresh)

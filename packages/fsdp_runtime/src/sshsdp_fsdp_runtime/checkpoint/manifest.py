@@ -58,6 +58,7 @@ class Manifest:
         files: name -> what every other file of the folder has to be.
         layout: of `Checkpointable.checkpoint_layout`: for people, no part of what is loaded.
         version: of the format that the file was written in.
+        content: the file's bytes, where it was read: the same for no other save.
     """
 
     world: int
@@ -70,6 +71,7 @@ class Manifest:
     files: Mapping[str, FileFacts] = field(default_factory=dict)
     layout: Mapping[str, Any] = field(default_factory=dict)
     version: int = VERSION
+    content: bytes = field(default=b"", repr=False, compare=False)
 
     def write(self, folder: Path) -> None:
         """Write the file, forced to the disk."""
@@ -104,7 +106,8 @@ class Manifest:
                 f"expected a checkpoint folder, got {folder}, which is not a folder; check the path"
             )
         try:
-            content = json.loads((folder / FILE_NAME).read_text(encoding="utf-8"))
+            text = (folder / FILE_NAME).read_bytes()
+            content = json.loads(text.decode("utf-8"))
         except (FileNotFoundError, ValueError):
             raise IncompleteCheckpointError(
                 f"expected a complete checkpoint, got {folder}, which is incomplete (no readable "
@@ -123,6 +126,7 @@ class Manifest:
             files={name: FileFacts.from_json(row) for name, row in content["files"].items()},
             layout=content["layout"],
             version=version,
+            content=text,
         )
 
     def check_files(self, folder: Path) -> None:

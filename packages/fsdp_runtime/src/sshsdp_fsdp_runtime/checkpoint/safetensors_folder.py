@@ -1,5 +1,6 @@
 """Models as folders of safetensors files, in the form that Hugging Face's libraries read."""
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from sshsdp_fsdp_runtime.checkpoint.safetensors_file import SafetensorsFile, Sto
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+_END = 256  # bytes
 
 Row = tuple[str, torch.dtype, tuple[int, ...]]
 
@@ -87,6 +89,18 @@ class SafetensorsFolder:
             "weight_map": dict(sorted(places.items())),
         }
         return (json.dumps(content, indent=2) + "\n").encode()
+
+    def fingerprint(self) -> bytes:
+        """Headers and the ends of every tensor: other weights have others; not a checksum."""
+        digest = hashlib.sha256()
+        for name, content in sorted(self.files.items()):
+            digest.update(content.header)
+            with (self.path / name).open("rb", buffering=0) as stream:
+                for _, stored in sorted(content.tensors.items()):
+                    for at in (0, max(0, stored.nbytes - _END)):
+                        stream.seek(stored.offset + at)
+                        digest.update(stream.read(min(_END, stored.nbytes)))
+        return digest.digest()
 
     def tensors(self) -> dict[str, tuple[str, StoredTensor]]:
         """Name -> file and place of every tensor."""

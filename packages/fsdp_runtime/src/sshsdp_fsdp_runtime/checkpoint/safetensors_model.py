@@ -16,6 +16,7 @@ from sshsdp_fsdp_runtime.checkpoint.folder import sync_folder
 from sshsdp_fsdp_runtime.checkpoint.protocol import Checkpointable
 from sshsdp_fsdp_runtime.checkpoint.safetensors_file import StoredTensor
 from sshsdp_fsdp_runtime.checkpoint.safetensors_folder import INDEX, SafetensorsFolder
+from sshsdp_fsdp_runtime.checkpoint.source import agree_on_source
 from sshsdp_fsdp_runtime.runtime import CheckpointEntry
 
 _BLOCK = 1 << 22  # elements converted at a time
@@ -60,21 +61,24 @@ def export_safetensors(
         raise
 
 
-def load_safetensors(path: str | os.PathLike[str], model: Checkpointable) -> None:
+def load_safetensors(path: str | os.PathLike[str] | None, model: Checkpointable) -> None:
     """Load weights and buffers from safetensors files, in place. Collective.
 
     Values are converted to the dtypes of the main weights. A tied weight may be there under any of
     its names.
 
     Args:
-        path: a file, or a folder with ``model.safetensors`` or an index; the same on all ranks.
+        path: a file, or a folder with ``model.safetensors`` or an index; the same on all ranks, or
+            copies. Ranks compare headers and the first and last bytes of every tensor.
         model: has the names and shapes of the files.
 
     Raises:
         CheckpointMismatchError: names or shapes differ; nothing was changed.
-        CheckpointError: a file is missing or damaged. On every rank the same.
+        CheckpointError: a file is missing or damaged, or ranks gave different weights; nothing was
+            changed. On every rank the same.
     """
-    steps = _Load(Path(path), model)
+    steps = _Load(model)
+    agree_on_source(model.transport, path, steps.open)
     agree(model.transport, steps.plan)
     agree(model.transport, steps.read)
     model.weights_loaded()
@@ -162,12 +166,17 @@ class _Export:
 
 
 class _Load:
-    def __init__(self, path: Path, model: Checkpointable) -> None:
-        self._path, self._model = path, model
+    def __init__(self, model: Checkpointable) -> None:
+        self._model = model
+
+    def open(self, path: Path) -> bytes:
+        """Read the headers; the answer is what ranks compare."""
+        self._path = path
+        self._folder = SafetensorsFolder.read(path)
+        return self._folder.fingerprint()
 
     def plan(self) -> None:
         """Find every tensor, before the first write into the model."""
-        self._folder = SafetensorsFolder.read(self._path)
         places = self._folder.tensors()
         by_name: dict[str, list[CheckpointEntry]] = {}
         for entry in self._model.checkpoint_tensors():
