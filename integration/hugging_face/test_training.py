@@ -24,6 +24,9 @@ NOISE = {"vit": 1e-11, "gpt2": 1e-11}
 # Torch's grouped product on the CPU takes FP32, BF16 and FP16.
 DTYPES = {"qwen3-moe-grouped_mm": torch.float32}
 FP32 = {"rtol": 1e-4, "atol": 1e-6}
+# With 1e-8 AdamW turns the rounding of a gradient near zero into an update: in FP32 plain PyTorch
+# is 3e-5 off itself when it adds the same gradients in the order of ranks.
+EPS = {"qwen3-moe-grouped_mm": 1e-4}
 
 NESTED = {
     world: [
@@ -58,9 +61,10 @@ def unsharded(name, world):
     model = fresh(name)
     decayed = [p for p in model.parameters() if p.dim() >= 2]
     others = [p for p in model.parameters() if p.dim() < 2]
+    eps = EPS.get(name, 1e-8)
     optimizers = [
-        torch.optim.AdamW(decayed, lr=1e-2, weight_decay=0.1),
-        torch.optim.AdamW(others, lr=1e-2, weight_decay=0.0),
+        torch.optim.AdamW(decayed, lr=1e-2, weight_decay=0.1, eps=eps),
+        torch.optim.AdamW(others, lr=1e-2, weight_decay=0.0, eps=eps),
     ]
     for step in range(STEPS):
         for microbatch, rank in product(range(2), range(world)):
@@ -71,10 +75,12 @@ def unsharded(name, world):
     return {key: value.clone() for key, value in model.state_dict().items()}
 
 
-RULES = [
-    Update("**", AdamW(lr=1e-2, weight_decay=0.1), where=is_matrix),
-    Update("**", AdamW(lr=1e-2, weight_decay=0.0)),
-]
+def adamw(name):
+    eps = EPS.get(name, 1e-8)
+    return [
+        Update("**", AdamW(lr=1e-2, weight_decay=0.1, eps=eps), where=is_matrix),
+        Update("**", AdamW(lr=1e-2, weight_decay=0.0, eps=eps)),
+    ]
 
 
 def train(rank, name, degrees, form, recompute, **rules):
@@ -86,7 +92,7 @@ def train(rank, name, degrees, form, recompute, **rules):
             transport=transport,
             form=form,
             poison=form == "private",
-            **rules or {"updates": RULES},
+            **rules or {"updates": adamw(name)},
         )
         for step in range(STEPS):
             for microbatch in range(2):
@@ -131,10 +137,11 @@ def test_with_nested_degrees_and_shared_weights_too(name):
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("way", RECOMPUTED)  # a start of ranks each, which bounds its time
 @pytest.mark.parametrize("world", NESTED)
 @pytest.mark.parametrize("name", FAMILIES)
-def test_training_equals_plain_pytorch_everywhere(name, world):
-    check(name, world, list(product(NESTED[world], ("shared", "private"), RECOMPUTED)))
+def test_training_equals_plain_pytorch_everywhere(name, world, way):
+    check(name, world, list(product(NESTED[world], ("shared", "private"), [way])))
 
 
 # With presets: Muon per head, per expert and per matrix, packed projections
