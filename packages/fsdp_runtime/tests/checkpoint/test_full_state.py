@@ -175,3 +175,20 @@ def test_a_value_that_rank_0_cannot_read_is_an_error_on_every_rank():
         model(ids())
 
     on_ranks(2, scene, model=TiedModel())
+
+
+def missing_on_rank_0(rank, model, giver):
+    values = dict(TiedModel().state_dict()) if rank.rank == giver else None
+    with pytest.raises(ValueError, match="expected a full state dict on rank 0") as error:
+        model.load_full_state_dict(values)
+    return str(error.value)
+
+
+def test_values_that_rank_0_does_not_give_are_missed_by_name_on_every_rank():
+    def scene(rank, model):
+        return missing_on_rank_0(rank, model, 1), missing_on_rank_0(rank, model, None)
+
+    (other, nobody), same = on_ranks(2, scene, model=TiedModel())
+    assert same == (other, nobody)
+    assert "got None there and one on rank 1; let rank 0 read it, and give None" in other
+    assert "got None on every rank" in nobody

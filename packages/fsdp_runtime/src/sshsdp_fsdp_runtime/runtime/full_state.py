@@ -13,6 +13,7 @@ from sshsdp_fsdp_runtime.runtime.state import RuntimeState
 from sshsdp_zerosm import Transport
 
 _SHOWN = 5
+_GIVEN = b"+"  # a rank's word that it has values
 
 
 def full_values(
@@ -45,12 +46,19 @@ def check_full(shapes: Mapping[str, torch.Size], values: Mapping[str, torch.Tens
     Raises:
         ValueError: naming the first few differences.
     """
+    if not isinstance(values, Mapping):
+        raise ValueError(
+            f"expected a mapping of names to tensors, got {type(values).__name__}; give what "
+            "full_state_dict() or a plain model's state_dict() returned"
+        )
     faults = [f"missing {name!r}" for name in shapes if name not in values]
     faults += [f"unexpected {name!r}" for name in values if name not in shapes]
     for name, shape in shapes.items():
         if name in values:
             value = values[name]
-            if type(value) is FragmentTensor:
+            if not isinstance(value, torch.Tensor):
+                faults.append(f"{type(value).__name__} for {name!r}")
+            elif type(value) is FragmentTensor:
                 faults.append(f"a sharded value for {name!r}")
             elif value.shape != shape:
                 faults.append(f"{name!r} of shape {tuple(value.shape)} instead of {tuple(shape)}")
@@ -68,17 +76,25 @@ def agree_on_full(
     """Check rank 0's `values` for all ranks. Collective.
 
     Raises:
-        ValueError: names or shapes differ; the same on every rank.
+        ValueError: rank 0 has none, or names or shapes differ; the same on every rank.
     """
-    fault = ""
-    if state.transport.rank == 0:
+    fault = b"" if values is None else _GIVEN
+    if state.transport.rank == 0 and values is not None:
         try:
-            check_full(expected_shapes(model, state.handles), values or {})
+            check_full(expected_shapes(model, state.handles), values)
         except ValueError as error:
-            fault = str(error)
+            fault = str(error).encode()
     room = state.transport.max_exchange_bytes
-    if fault := state.transport.exchange(fault.encode()[:room])[0].decode(errors="replace"):
-        raise ValueError(fault)
+    answers = state.transport.exchange(fault[:room])
+    if not answers[0]:
+        others = ", ".join(f"rank {rank}" for rank, answer in enumerate(answers) if answer)
+        raise ValueError(
+            "expected a full state dict on rank 0, got "
+            + (f"None there and one on {others}" if others else "None on every rank")
+            + "; let rank 0 read it, and give None on the others"
+        )
+    if answers[0] != _GIVEN:
+        raise ValueError(answers[0].decode(errors="replace"))
 
 
 def take_from_rank0(
