@@ -95,11 +95,11 @@ def test_a_number_that_is_none_is_refused_by_name(call, text):
         (chosen(AdamW), r"update rule, got the class AdamW; make one: AdamW\(\.\.\.\)"),
         (
             chosen(torch.optim.RAdam),
-            r"the class RAdam; give a rule of sshsdp_updates, .* or TorchRule\(RAdam, \.\.\.\)",
+            r"class torch\.optim\.RAdam; give a rule of .* or TorchRule\(torch\.optim\.RAdam, ",
         ),
         (
             chosen(torch.optim.AdamW(WEIGHTS.parameters())),
-            r"got an object of AdamW; give a rule of sshsdp_updates, .*TorchRule\(AdamW, ",
+            r"an object of torch\.optim\.AdamW; give .*TorchRule\(torch\.optim\.AdamW, ",
         ),
         (chosen((Muon(), 8)), r"expected a unit that cuts a tensor, got 8; give heads\(size\), "),
         (chosen((Muon(), OWN)), "expected a unit that cuts a tensor, got _Own"),

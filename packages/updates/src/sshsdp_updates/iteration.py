@@ -125,8 +125,8 @@ def iteration_of(given: str | Sequence[float] | Iteration) -> Iteration:
                 f"{given!r}"
             )
         return ITERATIONS[given]
-    listed: tuple[float, ...] = tuple(given) if isinstance(given, Sequence) else ()
-    if len(listed) != 3 or not all(isinstance(number, Real) for number in listed):
+    triple = isinstance(given, Sequence) and len(given) == 3
+    if not triple or not all(isinstance(number, Real) for number in given):
         raise ValueError(f"expected three ns_coefficients (a, b, c), got {given!r}")
-    a, b, c = listed
+    a, b, c = given
     return Iteration(((float(a), float(b), float(c)),), 5)

@@ -70,10 +70,12 @@ class UpdateRule(ABC):
         if isinstance(value, UpdateRule):
             return value
         kind = value if isinstance(value, type) else type(value)
-        shown = f"{'the class' if kind is value else 'an object of'} {kind.__qualname__}"
+        torchs = kind.__module__.startswith("torch.optim.")
+        title = f"torch.optim.{kind.__name__}" if torchs else kind.__qualname__
+        shown = f"{'the class' if kind is value else 'an object of'} {title}"
         advice = "give a rule of sshsdp_updates, such as AdamW(...), SGD(...) or Muon(...)"
         if issubclass(kind, torch.optim.Optimizer):
-            advice += f", or TorchRule({kind.__name__}, ...), which runs the code of that class"
+            advice += f", or TorchRule({title}, ...), which runs the code of that class"
         elif issubclass(kind, UpdateRule):
             advice = f"make one: {kind.__name__}(...)"
         raise TypeError(f"{where}: expected an update rule, got {shown}; {advice}")

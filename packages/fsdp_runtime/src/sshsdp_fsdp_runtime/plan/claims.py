@@ -54,6 +54,11 @@ def claim_parameters(
             raise PlanError(
                 f"expected a floating-point dtype in Cast({rule.pattern!r}), got {rule.dtype}"
             )
+        if rule.dtype.itemsize < 2:
+            raise PlanError(
+                f"expected a dtype of 2 bytes or more in Cast({rule.pattern!r}), got {rule.dtype}, "
+                "which torch's layers don't compute in; use torch.bfloat16"
+            )
     positions = {id(update): index for index, update in enumerate(updates)}
     used: set[int] = set()
     claims = []

@@ -1,6 +1,7 @@
 """Choices that hold for a whole plan, each with its reason in one line."""
 
 from dataclasses import dataclass
+from numbers import Real
 from typing import Literal
 
 
@@ -34,12 +35,21 @@ class Options:
             raise ValueError(f"expected form 'auto', 'shared' or 'private', got {self.form!r}")
         if self.average not in ("mean", "sum"):
             raise ValueError(f"expected average 'mean' or 'sum', got {self.average!r}")
-        if self.slots < 1:
-            raise ValueError(f"expected at least 1 slot, got {self.slots}; 2 is the default")
-        if not self.padding_budget >= 0:
+        if not isinstance(self.slots, int) or self.slots < 1:
             raise ValueError(
-                f"expected a padding budget of 0 or more, got {self.padding_budget}; 0.03 allows 3%"
+                f"expected slots to be an int of at least 1, got {self.slots!r}; 2 is the default"
             )
+        if not isinstance(self.padding_budget, Real) or not self.padding_budget >= 0:
+            raise ValueError(
+                f"expected a padding budget of 0 or more, got {self.padding_budget!r}; 0.03 "
+                "allows 3%"
+            )
+        for name in ("poison", "skip_nonfinite"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(
+                    f"expected {name} to be True or False, got {getattr(self, name)!r}; leave it "
+                    "out for the default"
+                )
         if self.poison and self.form == "shared":
             raise ValueError(
                 "expected poison=False with form='shared', got True: a shared mapping is never "

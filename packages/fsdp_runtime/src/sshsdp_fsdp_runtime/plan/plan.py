@@ -24,7 +24,7 @@ from sshsdp_fsdp_runtime.plan.model_spec import ModelSpec
 from sshsdp_fsdp_runtime.plan.operands import packed_operands
 from sshsdp_fsdp_runtime.plan.options import Options
 from sshsdp_fsdp_runtime.plan.packs import PackPlan, plan_packs
-from sshsdp_fsdp_runtime.plan.rules import Cast, Pack, PlanError, Sharding, Update
+from sshsdp_fsdp_runtime.plan.rules import Cast, Pack, PlanError, Sharding, Update, check_list
 from sshsdp_fsdp_runtime.plan.storage import Storage
 from sshsdp_fsdp_runtime.plan.work import plan_work
 from sshsdp_shardchain import Degrees
@@ -193,8 +193,19 @@ def build_plan(
         options: choices for the whole plan.
 
     Raises:
+        TypeError: rules or patterns that are not in a list, or others than an argument takes.
         PlanError: rules and model don't fit.
     """
+    for name, kind, given in (
+        ("sharding", Sharding, sharding),
+        ("groups", str, groups),
+        ("packs", Pack, packs),
+        ("formats", Cast, formats),
+        ("updates", Update, updates),
+        ("ignored", str, ignored),
+    ):
+        if given is not None:
+            check_list(name, given, kind)
     options = options or Options()
     topology = ranks if isinstance(ranks, Topology) else Topology.single(ranks)
     world = topology.world

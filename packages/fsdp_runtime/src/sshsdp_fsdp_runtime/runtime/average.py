@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from numbers import Real
 from typing import Any
 
 import torch
@@ -151,5 +152,5 @@ def _weights(state: RuntimeState) -> dict[str, torch.Tensor]:
 
 
 def _check(decay: float) -> None:
-    if not 0 <= decay < 1:
-        raise ValueError(f"expected a decay in [0, 1), got {decay!r}")
+    if not isinstance(decay, Real) or not 0 <= decay < 1:
+        raise ValueError(f"expected a decay in [0, 1), got {decay!r}; 0.999 is usual")

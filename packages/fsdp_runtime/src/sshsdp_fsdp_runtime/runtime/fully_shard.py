@@ -82,9 +82,17 @@ def fully_shard(
         `model` itself.
 
     Raises:
+        TypeError: an argument of another type, or a model that can't be sharded; the text says
+            which and what to give.
+        ValueError: a setting has another value.
         PlanError: rules and model don't fit.
         RuntimeError: ranks planned differently; the same error on every rank.
     """
+    if not isinstance(model, nn.Module):
+        shown = (
+            f"the class {model.__qualname__}" if isinstance(model, type) else type(model).__name__
+        )
+        raise TypeError(f"expected a model, an object of nn.Module, got {shown}; build one first")
     if isinstance(model, ShardedModule):
         raise TypeError("expected a plain model, got one that is sharded already")
     initial = initial_values_of(model)
@@ -99,6 +107,11 @@ def fully_shard(
         poison=poison,
         skip_nonfinite=skip_nonfinite,
     )
+    if transport is not None and not isinstance(transport, Transport):
+        raise TypeError(
+            f"expected a transport, got {transport!r}; give connect(rank, world, store) of "
+            "sshsdp_zerosm, or nothing under torchrun"
+        )
     owned = transport is None
     transport = transport or transport_from_environment()
 

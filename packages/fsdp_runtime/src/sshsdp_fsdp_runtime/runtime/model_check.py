@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from torch import nn
 
 from sshsdp_fsdp_runtime.plan.patterns import matches
+from sshsdp_fsdp_runtime.plan.rules import check_list
 from sshsdp_fsdp_runtime.runtime.own_memory import check_own_memory
 
 _GIVEN = ("optimizer", "plan", "transport")  # attributes of a sharded model
@@ -23,6 +24,7 @@ def check_model(model: nn.Module, initial: str, ignored: Sequence[str]) -> None:
             of another class than ``nn.Parameter``, complex, or shares memory with another.
         RuntimeError: a parameter is not on the CPU.
     """
+    check_list("ignored", ignored, str)  # before the plan is made, which needs a fit model
     for name in _GIVEN:
         if hasattr(model, name):
             raise TypeError(
