@@ -3,6 +3,7 @@
 import os
 import socket
 
+import pytest
 import torch
 from testing.ranks import Rank, run_ranks
 from torch import nn
@@ -37,3 +38,24 @@ def train(rank: Rank, folder):
 
 def test_ranks_meet_train_and_save_as_the_environment_says(tmp_path):
     assert run_ranks(train, 2, tmp_path, timeout=60) == [(2, 1, True)] * 2
+
+
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [
+        ({"RANK": "abc"}, "RANK to be an integer of 0 or more, got RANK='abc'; start ranks with t"),
+        ({"RANK": "5"}, "RANK from 0 to 1 with WORLD_SIZE=2, got RANK=5; number the ranks from 0"),
+        ({"RANK": "-1"}, "RANK to be an integer of 0 or more, got RANK='-1'"),
+        ({"WORLD_SIZE": "two"}, "WORLD_SIZE to be an integer of 1 or more, got WORLD_SIZE='two'"),
+        ({"WORLD_SIZE": "0"}, "WORLD_SIZE to be an integer of 1 or more"),
+        ({"MASTER_PORT": "http"}, "MASTER_PORT to be an integer of 0 or more, got MASTER_PORT='h"),
+    ],
+)
+def test_an_environment_that_can_not_be_is_refused_before_the_store_is_waited_for(
+    monkeypatch, changed, text
+):
+    given = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    for name, value in (given | changed).items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(RuntimeError, match=text):
+        fully_shard(nn.Linear(2, 2))
