@@ -32,6 +32,9 @@ from sshsdp_zerosm.shared_memory import SharedMemoryTransport
         ({"rank": 0, "world": 2, "timeout": math.inf}, "up to 1,000,000, got inf"),
         ({"rank": 0, "world": 1, "timeout": math.nan}, "up to 1,000,000, got nan"),
         ({"rank": 0, "world": 2, "timeout": 1e18}, "up to 1,000,000, got 1e[+]18"),
+        ({"rank": 0, "world": 1, "timeout": "5"}, "up to 1,000,000, got '5'"),
+        ({"rank": 0.0, "world": 1}, r"got rank 0\.0 and world 1; give both as ints"),
+        ({"rank": 0, "world": "2"}, "got rank 0 and world '2'"),
         ({"rank": 0, "world": 4, "topology": Topology(3, 2)}, "a topology of 4 ranks, got 3x2"),
         (
             {"rank": 0, "world": 4, "topology": Topology(2, 2), "kind": "shared_memory"},
@@ -47,6 +50,19 @@ def test_bad_arguments_are_refused_before_any_communication(arguments, message):
     store = None if "a store" in message else HashStore()
     with pytest.raises(ValueError, match=message):
         connect(**arguments, store=store)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"topology": "2x1"}, r"a topology, got '2x1'; give Topology\(nodes, ranks_per_node\)"),
+        ({"topology": (2, 1)}, r"a topology, got \(2, 1\)"),
+        ({"store": "tcp://host:1"}, "a store, got 'tcp://host:1'; give a TCPStore or FileStore"),
+    ],
+)
+def test_what_is_no_store_or_topology_is_refused_before_any_communication(arguments, message):
+    with pytest.raises(TypeError, match=message):
+        connect(0, 2, **({"store": HashStore()} | arguments))
 
 
 def test_a_world_of_one_needs_no_store():

@@ -42,6 +42,16 @@ def test_a_barrier_may_run_inside_an_open_exchange_but_no_second_exchange(layout
     layout.run_connected(check)
 
 
+def test_what_is_no_bytes_is_refused_and_the_transport_goes_on(layout):
+    def check(transport):
+        for given in ("text", None, 3):
+            with pytest.raises(TypeError, match=rf"bytes to exchange, got {type(given).__name__};"):
+                transport.exchange(given)
+        assert transport.exchange(b"after") == [b"after"] * transport.world
+
+    layout.run_connected(check)
+
+
 def test_a_payload_beyond_the_mailbox_is_the_same_error_on_all_ranks_and_no_hang(layout):
     def check(transport):
         size = LIMIT + 1 if transport.rank == 1 else 5

@@ -25,6 +25,9 @@ def test_a_single_node_holds_all_ranks():
 def test_what_is_not_there_is_refused():
     with pytest.raises(ValueError, match="at least one node and one rank per node, got 0 nodes"):
         Topology(0, 4)
+    for nodes, ranks in ((1.5, 1), (1, "2"), (None, 1)):
+        with pytest.raises(ValueError, match=r"one rank per node, got .*; give both as ints"):
+            Topology(nodes, ranks)
     with pytest.raises(ValueError, match="topology 2x3: expected a rank below 6, got 6"):
         Topology(2, 3).node_of(6)
     with pytest.raises(ValueError, match="expected a node below 2, got -1"):

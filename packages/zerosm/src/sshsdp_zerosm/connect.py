@@ -2,6 +2,7 @@
 
 import contextlib
 import socket
+from numbers import Real
 from typing import Any
 
 from sshsdp_zerosm.card import Card
@@ -41,6 +42,7 @@ def connect(
             per host, or one per rank for "process_group".
 
     Raises:
+        TypeError: a store or a topology that is none.
         ValueError: arguments that don't fit together.
         RuntimeError: shared memory on a system that lacks what it needs.
         TransportError: ranks that can't share a node, hosts with different numbers of ranks, or a
@@ -67,11 +69,21 @@ def connect(
 def _check(
     rank: int, world: int, store: Any, timeout: float, kind: str, topology: Topology | None
 ) -> None:
-    if not 0 <= rank < world:
-        raise ValueError(f"expected 0 <= rank < world, got rank {rank} and world {world}")
-    if not 0 < timeout <= _LONGEST_TIMEOUT:
+    if not all(isinstance(number, int) for number in (rank, world)) or not 0 <= rank < world:
         raise ValueError(
-            f"expected a timeout above 0 seconds and up to {_LONGEST_TIMEOUT:,}, got {timeout}"
+            f"expected 0 <= rank < world, got rank {rank!r} and world {world!r}; give both as ints"
+        )
+    if not isinstance(timeout, Real) or not 0 < timeout <= _LONGEST_TIMEOUT:
+        raise ValueError(
+            f"expected a timeout above 0 seconds and up to {_LONGEST_TIMEOUT:,}, got {timeout!r}"
+        )
+    if topology is not None and not isinstance(topology, Topology):
+        raise TypeError(
+            f"expected a topology, got {topology!r}; give Topology(nodes, ranks_per_node)"
+        )
+    if store is not None and not callable(getattr(store, "compare_set", None)):
+        raise TypeError(
+            f"expected a store, got {store!r}; give a TCPStore or FileStore of torch.distributed"
         )
     if kind not in KINDS:
         raise ValueError(f"expected kind to be one of {', '.join(KINDS)}, got {kind!r}")

@@ -29,8 +29,8 @@ class Loopback:
     def __init__(
         self, world: int, timeout: float = 300.0, *, topology: Topology | None = None
     ) -> None:
-        if world < 1:
-            raise ValueError(f"expected world >= 1, got {world}")
+        if not isinstance(world, int) or world < 1:
+            raise ValueError(f"expected world >= 1, got {world!r}; give an int")
         topology = Topology.single(world) if topology is None else topology
         if topology.world != world:
             raise ValueError(f"expected a topology of {world} ranks, got {topology}")

@@ -18,10 +18,11 @@ class Topology:
     ranks_per_node: int
 
     def __post_init__(self) -> None:
-        if self.nodes < 1 or self.ranks_per_node < 1:
+        numbers = self.nodes, self.ranks_per_node
+        if not all(isinstance(number, int) and number >= 1 for number in numbers):
             raise ValueError(
-                f"expected at least one node and one rank per node, got {self.nodes} nodes of "
-                f"{self.ranks_per_node} ranks"
+                f"expected at least one node and one rank per node, got {self.nodes!r} nodes of "
+                f"{self.ranks_per_node!r} ranks; give both as ints"
             )
 
     @classmethod

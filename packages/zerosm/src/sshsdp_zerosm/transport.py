@@ -161,8 +161,16 @@ class Transport(ABC):
         """Collective: show `payload` to the others; ``wait()`` of the result gives theirs.
 
         One may be open at a time.
+
+        Raises:
+            TypeError: no bytes; the transport can still be used.
         """
         self.check_usable()
+        if not isinstance(payload, bytes | bytearray):
+            raise TypeError(
+                f"expected bytes to exchange, got {type(payload).__name__}; encode text, or use "
+                "an arena for tensors"
+            )
         return self._mailbox.post(Kind.EXCHANGE, payload)
 
     @property
