@@ -76,6 +76,20 @@ def test_a_world_of_one_needs_no_store():
         assert transport.exchange(b"alone") == [b"alone"]
 
 
+def test_a_number_that_two_ranks_have_is_named():
+    def rank_main(rank):
+        rank.store.add("here", 1)
+        while rank.store.add("here", 0) < 2:
+            time.sleep(0.01)
+        with pytest.raises(TransportError) as caught:
+            connect(0, 2, rank.store, timeout=3)
+        return str(caught.value)
+
+    first, second = sorted(run_ranks(rank_main, 2))
+    assert first.startswith("expected one process per rank, got rank 0 twice while it waited 3 s")
+    assert "Rank 1 has not come, and a rank 0 has come before: look whether two pro" in second
+
+
 def test_a_file_store_serves_too(tmp_path):
     def rank_main(rank):
         store = FileStore(str(tmp_path / "store"), 2)

@@ -99,14 +99,29 @@ def trade_cards(rank: int, own: Card, store: Any, timeout: float) -> tuple[list[
         try:
             store.wait([key], timedelta(seconds=timeout))
         except RuntimeError as error:
-            remedy = f"Rank {peer} has not come: look at its output, and whether it was started,"
-            raise WaitTimeoutError(rank, peer, "connect", 1, 0, timeout, remedy=remedy) from error
+            raise _absent(store, rank, peer, attempt, timeout) from error
         fields = json.loads(store.get(key))
         cards.append(Card(**fields | {"host": tuple(fields["host"])}))
     check_equal("world", [card.world for card in cards], "start all ranks with the same world")
     check_equal("kind of transport", [card.kind for card in cards], "pass the same kind to all")
     check_equal("topology", [card.topology for card in cards], "pass the same topology to all")
     return cards, prefix
+
+
+def _absent(store: Any, rank: int, peer: int, attempt: int, after: float) -> TransportError:
+    """The error of `rank` for a `peer` that has not come to its `attempt` to connect."""
+    if store.add(f"zerosm/connects/{rank}", 0) > attempt:
+        return TransportError(
+            f"expected one process per rank, got rank {rank} twice while it waited {after:g} s for "
+            f"rank {peer}: start every rank once, with a number of its own"
+        )
+    remedy = f"Rank {peer} has not come: look at its output, and whether it was started,"
+    if attempt > 1 and not store.check([f"zerosm/{attempt - 1}/{peer}"]):
+        remedy = (
+            f"Rank {peer} has not come, and a rank {rank} has come before: look whether two "
+            f"processes have number {rank}, and whether rank {peer} was started,"
+        )
+    return WaitTimeoutError(rank, peer, "connect", 1, 0, after, remedy=remedy)
 
 
 def check_equal(what: str, values: Sequence[object], remedy: str, first: int = 0) -> None:
