@@ -83,6 +83,31 @@ def test_a_peer_that_dies_while_another_is_waited_for_is_named(layout):
     layout.run(rank_main, expect_death=(1,))
 
 
+@pytest.mark.parametrize("layout", ["1x2", "2x1", "2x2"], indirect=True)
+def test_ranks_that_wait_for_each_other_are_named_with_their_calls(layout):
+    """Rank 0 and the last one wait in a circle, the others for rank 0; nobody is called late."""
+    last = layout.world - 1
+    ops = [(Wait(0, "c"),)] * layout.world
+    ops[0] = (Wait(last, "a"), Signal("b", (last,)), Signal("c", tuple(range(1, last))))
+    ops[last] = (Wait(0, "b"), Signal("a", (0,)))
+
+    def rank_main(rank):
+        with layout.connect(rank, timeout=2.0 if rank.rank == last else 60.0) as transport:
+            program = transport.compile(Schedule("s", layout.world, {"wait": tuple(ops)}))
+            transport.barrier()
+            with pytest.raises(TransportError) as caught:
+                program.run("wait")
+            return str(caught.value)
+
+    *others, text = layout.run(rank_main)
+    assert "late" not in text
+    assert text.endswith(
+        "got 0. Ranks wait for each other in different calls (rank 0 on channel 'a', rank "
+        f"{last} on channel 'b'): make the same calls in the same order on all ranks"
+    )
+    assert set(others) == {f"rank {last} aborted: WaitTimeoutError: {text}"}
+
+
 @pytest.mark.parametrize("layout", ["1x2", "2x1"], indirect=True)
 def test_a_late_peer_is_named_with_channel_and_counts(layout):
     def rank_main(rank):

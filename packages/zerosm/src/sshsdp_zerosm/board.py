@@ -12,8 +12,9 @@ BARRIER = 32
 EXCHANGE = 40
 
 _LINE = 8  # words
-_TEXT_START, TEXT_BYTES = 512, 504  # bytes; the word before the text holds its length
-_TEXT_WORD = _TEXT_START // 8
+# Texts: where each begins, with a word for its length, and the bytes that it may have.
+_AWAITED_CHANNEL = 384, 120
+_REASON = 512, 504
 _CHANNEL_START = 1024 // 8
 CHANNELS = 2048
 
@@ -47,8 +48,10 @@ class Board:
         page = memoryview(bytearray(BOARD_BYTES))
         return cls(page, page.cast("q"))
 
-    def show_wait(self, peer: int | None) -> None:
-        """Let everyone see that this rank waits for `peer`, or for nobody."""
+    def show_wait(self, peer: int | None, channel: str = "") -> None:
+        """Let everyone see that this rank waits for `peer` on `channel`, or for nobody."""
+        if peer is not None:
+            self.awaited_channel = channel
         self.words[AWAITED] = 0 if peer is None else peer + 1
 
     def post(self, round_: int, kind: int, payload: bytes, size: int) -> None:
@@ -73,14 +76,29 @@ class Board:
     @property
     def reason(self) -> str:
         """Why this rank aborted."""
-        size = self.words[_TEXT_WORD]
-        return bytes(self._page[_TEXT_START + 8 :][:size]).decode(errors="replace")
+        return self._text(*_REASON)
 
     @reason.setter
     def reason(self, text: str) -> None:
-        encoded = text.encode()[:TEXT_BYTES]
-        self._page[_TEXT_START + 8 :][: len(encoded)] = encoded
-        self.words[_TEXT_WORD] = len(encoded)
+        self._set_text(*_REASON, text)
+
+    @property
+    def awaited_channel(self) -> str:
+        """The channel of the wait that this rank showed last."""
+        return self._text(*_AWAITED_CHANNEL)
+
+    @awaited_channel.setter
+    def awaited_channel(self, text: str) -> None:
+        self._set_text(*_AWAITED_CHANNEL, text)
+
+    def _text(self, start: int, room: int) -> str:
+        size = min(self.words[start // 8], room)
+        return bytes(self._page[start + 8 :][:size]).decode(errors="replace")
+
+    def _set_text(self, start: int, room: int, text: str) -> None:
+        encoded = text.encode()[:room]
+        self._page[start + 8 :][: len(encoded)] = encoded
+        self.words[start // 8] = len(encoded)
 
     def release(self) -> None:
         """Let go of the page; nothing may use this board afterwards."""

@@ -1,6 +1,6 @@
 """What a transport raises. All derive from TransportError."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 
 class TransportError(RuntimeError):
@@ -44,7 +44,7 @@ class WaitTimeoutError(TransportError):
         expected: the count that was needed.
         seen: the count at the end of the wait.
         chain: the ranks that wait for each other from `peer` on, as far as it is known; the last
-            one keeps all others waiting.
+            one keeps all others waiting, or is there twice: ranks that wait in a circle.
     """
 
     def __init__(
@@ -57,6 +57,7 @@ class WaitTimeoutError(TransportError):
         after: float,
         chain: Sequence[int] = (),
         remedy: str = "",
+        circle: Mapping[int, str] | None = None,
     ) -> None:
         self.peer = peer
         self.channel = channel
@@ -65,9 +66,15 @@ class WaitTimeoutError(TransportError):
         self.chain = tuple(chain) or (peer,)
         waits = zip(self.chain, self.chain[1:], strict=False)
         others = "".join(f"Rank {each} waits for rank {other} itself. " for each, other in waits)
+        late = remedy or f"Rank {self.chain[-1]} is alive but late: look at what it does"
+        advice = f"{others}{late} or pass a longer timeout to connect()"
+        if circle:
+            calls = ", ".join(f"rank {each} on channel {at!r}" for each, at in circle.items())
+            advice = (
+                f"Ranks wait for each other in different calls ({calls}): make the same calls in "
+                "the same order on all ranks"
+            )
         super().__init__(
             f"rank {rank} waited {after:g} s for rank {peer} on channel {channel!r}: expected a "
-            f"count of {expected}, got {seen}. {others}"
-            + (remedy or f"Rank {self.chain[-1]} is alive but late: look at what it does")
-            + " or pass a longer timeout to connect()"
+            f"count of {expected}, got {seen}. {advice}"
         )

@@ -4,7 +4,13 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from sshsdp_zerosm.board import ABORTED, AWAITED, Board
-from sshsdp_zerosm.errors import AbortedError, PeerClosedError, PeerDiedError, TransportError
+from sshsdp_zerosm.errors import (
+    AbortedError,
+    PeerClosedError,
+    PeerDiedError,
+    TransportError,
+    WaitTimeoutError,
+)
 
 
 class Waiter(Protocol):
@@ -33,11 +39,41 @@ def find_abort(boards: Sequence[Board]) -> AbortedError | None:
 
 
 def chain_of_waits(boards: Sequence[Board], first: int) -> tuple[int, ...]:
-    """`first`, the rank that it waits for, the rank that this one waits for, and so on."""
+    """`first`, the rank that it waits for, the rank that this one waits for, and so on.
+
+    In a circle the last one is there twice.
+    """
     chain = [first]
-    while (awaited := boards[chain[-1]].words[AWAITED] - 1) >= 0 and awaited not in chain:
+    while len(set(chain)) == len(chain):
+        awaited = boards[chain[-1]].words[AWAITED] - 1
+        if awaited < 0:
+            break
         chain.append(awaited)
     return tuple(chain)
+
+
+def too_late(
+    boards: Sequence[Board],
+    rank: int,
+    source: int,
+    channel: str,
+    counts: tuple[int, int],
+    after: float,
+) -> WaitTimeoutError:
+    """The error for a wait of `rank` for `source` that took `after` seconds.
+
+    Args:
+        boards: of all ranks.
+        rank: the one that gives up.
+        source: the one that it waited for.
+        channel: the name of the counter.
+        counts: what was needed, and what was there.
+        after: seconds.
+    """
+    chain = chain_of_waits(boards, source)
+    circle = sorted(chain[chain.index(chain[-1]) : -1])
+    waits = {each: boards[each].awaited_channel for each in circle}
+    return WaitTimeoutError(rank, source, channel, *counts, after, chain, circle=waits)
 
 
 def give_up(board: Board, error: TransportError) -> None:

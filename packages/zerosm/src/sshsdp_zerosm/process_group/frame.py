@@ -25,7 +25,8 @@ class FrameKind(IntEnum):
     ABORT = 4
     """The sender aborted; payload: why."""
     PLACE = 5
-    """How far the sender is. a: the rank that it waits for, plus 1."""
+    """How far the sender is. a: the rank that it waits for, plus 1; payload: on which
+    channel."""
     REPORT = 6
     """What the sender has run; payload: see Order."""
     LAST = 7

@@ -65,7 +65,7 @@ class Network:
         self._lost: set[int] = set()
         self._left: set[int] = set()
         self._closing = False
-        self._reminded = (0, rank)
+        self._reminded = (0, rank, "")
         self._reported_at: float | None = None
         self._report_lock = threading.Lock()
         group = _open_group(meeting)
@@ -181,6 +181,8 @@ class Network:
         board = self._boards[peer]
         kind = FrameKind(frame.kind)
         if peer in self._far:
+            if kind is FrameKind.PLACE:
+                board.awaited_channel = payload.decode(errors="replace")
             board.words[AWAITED] = frame.a if kind is FrameKind.PLACE else 0
         if kind is FrameKind.WORD:
             board.words[frame.a + 1] = frame.c
@@ -268,11 +270,12 @@ class Network:
 
         A peer may be elsewhere, or wait for this rank.
         """
-        place = self.order.place[0], source
+        channel = self._boards[self._rank].awaited_channel
+        place = self.order.place[0], source, channel
         if place != self._reminded and time.monotonic() > self.order.since + _STUCK:
             self._reminded = place
             for sender in self._senders.values():
-                sender.send(FrameKind.PLACE, source + 1)
+                sender.send(FrameKind.PLACE, source + 1, payload=as_payload(channel.encode()))
 
     def _join(self, deadline: float) -> None:
         for receiver in self._receivers:

@@ -4,9 +4,9 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 
 from sshsdp_zerosm.board import Board
-from sshsdp_zerosm.errors import TransportError, WaitTimeoutError
+from sshsdp_zerosm.errors import TransportError
 from sshsdp_zerosm.process_group.network import Network
-from sshsdp_zerosm.waiter import chain_of_waits
+from sshsdp_zerosm.waiter import too_late
 
 _SLICE = 0.02  # seconds between looks at the others' health; a message wakes at once
 
@@ -40,7 +40,7 @@ class NetworkWaiter:
     def wait(self, source: int, word: int, need: int, channel: str) -> None:
         """See Waiter.wait."""
         own = self._boards[self._rank]
-        own.show_wait(source)
+        own.show_wait(source, channel)
         try:
             self._wait(source, word, need, channel)
         finally:
@@ -52,9 +52,8 @@ class NetworkWaiter:
         while (seen := words[word]) < need:
             error = self._check(source)
             if error is None and time.monotonic() >= deadline:
-                chain = chain_of_waits(self._boards, source)
-                error = WaitTimeoutError(
-                    self._rank, source, channel, need, seen, self._timeout, chain
+                error = too_late(
+                    self._boards, self._rank, source, channel, (need, seen), self._timeout
                 )
             if error is not None:
                 if words[word] >= need:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from sshsdp_zerosm.board import SLEEPING, Board
 from sshsdp_zerosm.errors import TransportError, WaitTimeoutError
 from sshsdp_zerosm.shared_memory.futex import Futex
-from sshsdp_zerosm.waiter import chain_of_waits, give_up
+from sshsdp_zerosm.waiter import give_up, too_late
 
 _SPINS = 200  # reads, about 10 us: covers a peer that is right behind
 _YIELDS = 20
@@ -56,7 +56,7 @@ class FutexWaiter:
             os.sched_yield()
             if words[word] >= need:
                 return
-        self._own.show_wait(source)
+        self._own.show_wait(source, channel)
         self._own.words[SLEEPING] = 1
         try:
             self._sleep(source, word, need, channel)
@@ -81,9 +81,8 @@ class FutexWaiter:
         while (seen := board.words[word]) < need:
             error = self._check(source)
             if error is None and time.monotonic() >= deadline:
-                chain = chain_of_waits(self._boards, source)
-                error = WaitTimeoutError(
-                    self._rank, source, channel, need, seen, self._timeout, chain
+                error = too_late(
+                    self._boards, self._rank, source, channel, (need, seen), self._timeout
                 )
             if error is not None:
                 # It may have signalled after `seen` was read and before it ended.
