@@ -10,6 +10,7 @@ A backward that raises leaves in the gradients what it had computed, as in plain
 ends with zeros for the rest, as soon as the rank uses the model again, so nobody hangs.
 """
 
+import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -60,6 +61,7 @@ class Passes:
         self._armed = False
         self._coming: Callable[[], Any] = lambda: None  # the end that autograd will call
         self._writing: ParameterHandle | None = None
+        self._thread = 0  # that runs the pass
 
     @property
     def count(self) -> int:
@@ -69,11 +71,21 @@ class Passes:
     # Events of autograd
 
     def arm(self) -> None:
-        """A backward pass has begun; have its end reported. Called inside backward, idempotent."""
+        """A backward pass has begun; have its end reported. Called inside backward, idempotent.
+
+        Raises:
+            RuntimeError: another thread is in a backward pass of this model.
+        """
         if self._armed and self._coming() is not None:
+            if self._thread != threading.get_ident():
+                raise RuntimeError(
+                    "expected one thread at a time to use a model, got a backward while another "
+                    "thread is in one; let one thread train, or take turns with a lock"
+                )
             return
         self.recover()
         self.settle()
+        self._thread = threading.get_ident()
         end = partial(self._task_ends)
         self._begin()
         # The engine lets go of it where the backward raises, and then does not call it.
