@@ -6,13 +6,16 @@ import pytest
 import torch
 from packages.fsdp_runtime.tests.checkpoint.cut_model import SHAPES, CutModel, StoreTransport
 from testing.ranks import run_ranks
+from torch import nn
 
+from sshsdp_fsdp_runtime import Update, fully_shard
 from sshsdp_fsdp_runtime.checkpoint import (
     CheckpointError,
     CheckpointMismatchError,
     load_checkpoint,
     save_checkpoint,
 )
+from sshsdp_updates import SGD, AdamW
 
 
 @pytest.fixture
@@ -112,3 +115,29 @@ def test_an_entry_that_contradicts_itself_is_refused(tmp_path, change, message):
     model.entries[0] = dataclasses.replace(model.entries[0], **change)
     with pytest.raises(CheckpointError, match=message):
         save_checkpoint(tmp_path / "saved", model, {})
+
+
+def trained(seed, rule):
+    torch.manual_seed(seed)
+    model = fully_shard(nn.Sequential(nn.Linear(4, 3)), updates=[Update("**", rule)])
+    model(torch.ones(2, 4)).sum().backward()
+    model.optimizer.step()
+    return model
+
+
+def load_into_another_optimizer(_rank, path):
+    source, model = trained(0, AdamW()), trained(1, SGD(momentum=0.9))
+    save_checkpoint(path, source, {})
+    with pytest.raises(CheckpointMismatchError, match=r'saved model had, or .* fresh=\["\*\*"\]'):
+        load_checkpoint(path, model)
+    wanted = source.full_state_dict()
+    assert not model.full_state_dict()["0.weight"].equal(wanted["0.weight"])
+    load_checkpoint(path, model, fresh=["**"])
+    assert all(value.equal(wanted[name]) for name, value in model.full_state_dict().items())
+    other = fully_shard(nn.Sequential(nn.Linear(4, 5)))
+    with pytest.raises(CheckpointMismatchError, match=r"load it into the model that saved it$"):
+        load_checkpoint(path, other)
+
+
+def test_weights_alone_go_to_a_model_with_another_optimizer_as_the_error_says(tmp_path):
+    run_ranks(load_into_another_optimizer, 1, tmp_path / "saved")

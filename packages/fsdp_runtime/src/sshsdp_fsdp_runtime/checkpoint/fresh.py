@@ -119,6 +119,15 @@ def trained_otherwise(signature: Signature, saved: Signature) -> bool:
     return bool((ours ^ theirs) & known)
 
 
+def updated_otherwise(signature: Signature, saved: Signature) -> bool:
+    """Whether two models are equal, and only the state of their update rules differs."""
+    ours, theirs = (
+        {key: spec for key, spec in s.tensors.items() if _owner(key) is None}
+        for s in (signature, saved)
+    )
+    return ours == theirs
+
+
 def _owner(key: str) -> str | None:
     """The parameter whose optimizer state the key is; None for others."""
     if not key.startswith(_STATE):

@@ -11,7 +11,7 @@ from sshsdp_fsdp_runtime.checkpoint.agreement import agree
 from sshsdp_fsdp_runtime.checkpoint.errors import CheckpointMismatchError
 from sshsdp_fsdp_runtime.checkpoint.extra import Extra
 from sshsdp_fsdp_runtime.checkpoint.extra import Path as ExtraPath
-from sshsdp_fsdp_runtime.checkpoint.fresh import FreshState, trained_otherwise
+from sshsdp_fsdp_runtime.checkpoint.fresh import FreshState, trained_otherwise, updated_otherwise
 from sshsdp_fsdp_runtime.checkpoint.manifest import Manifest, SavedExtra
 from sshsdp_fsdp_runtime.checkpoint.protocol import Checkpointable
 from sshsdp_fsdp_runtime.checkpoint.reading import read_into
@@ -122,6 +122,11 @@ class _Load:
             advice += (
                 ", or name in `fresh` the parameters that are trained in only one of the two, to "
                 "take their weights without optimizer state"
+            )
+        elif updated_otherwise(own, saved):
+            advice = (
+                "give fully_shard() the updates that the saved model had, or take the weights alone"
+                ' with fresh=["**"]'
             )
         raise CheckpointMismatchError(
             f"expected a checkpoint of this model, got {self.path}, whose tensors differ: "
