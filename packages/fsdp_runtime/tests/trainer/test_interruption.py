@@ -1,7 +1,10 @@
 """A signal ends a run after its step, with a checkpoint; a second one ends it at once."""
 
 import os
+import pty
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
@@ -25,7 +28,8 @@ def started(folder, *options):
 
 
 @pytest.mark.parametrize(
-    ("signum", "status", "ranks"), [(signal.SIGINT, 130, "2"), (signal.SIGTERM, 143, "1")]
+    ("signum", "status", "ranks"),
+    [(signal.SIGINT, 130, "2"), (signal.SIGTERM, 143, "1"), (signal.SIGHUP, 129, "2")],
 )
 def test_a_signal_saves_and_the_run_can_go_on(tmp_path, signum, status, ranks):
     process = started(tmp_path, "--ranks", ranks)
@@ -71,6 +75,33 @@ def test_a_second_signal_ends_at_once(tmp_path):
     time.sleep(0.5)
     assert process.poll() is None
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=10)
+    output, error = process.communicate(timeout=10)
     assert process.returncode == 130
+    assert output.endswith(
+        "\ninterrupted again: ended at once; steps after the last checkpoint are lost\n"
+    )
+    assert error == ""
     assert not (tmp_path / "runs/run/checkpoints").exists()
+
+
+def test_a_terminal_that_is_closed_ends_a_run_as_ctrl_c_does(tmp_path):
+    run, options = tmp_path / "runs/run", [*small_run(tmp_path), *LONG]
+    pid, terminal = pty.fork()
+    if pid == 0:
+        sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")  # pytest has replaced them
+        os._exit(main(options))
+    shown = b""
+    while b"step " not in shown:
+        shown += os.read(terminal, 1 << 16)
+    os.close(terminal)  # the kernel sends SIGHUP; what is written from now on fails
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 128 + signal.SIGHUP
+    steps = max(steps_of(run))
+    assert (run / f"checkpoints/step-{steps:08d}").is_dir()
+
+
+def test_a_run_that_is_started_to_outlive_its_terminal_does(tmp_path):
+    code = "from sshsdp_fsdp_runtime.trainer.stop import SIGNALS; print(*map(int, SIGNALS))"
+    command = ["nohup", sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["2", "15"]

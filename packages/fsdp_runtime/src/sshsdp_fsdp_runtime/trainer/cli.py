@@ -64,6 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with _interruptible():
             return command(arguments[1:])
     except _InterruptedError as interruption:
+        say("interrupted")
         return exit_status(interruption.signum)
     except InputError as error:
         complain(f"error: {error}")

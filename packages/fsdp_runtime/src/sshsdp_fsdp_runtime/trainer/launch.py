@@ -34,6 +34,7 @@ Work = Callable[[Seat], Outcome]
 _STORE_TIMEOUT = timedelta(minutes=5)
 _GRACE_SECONDS = 10.0
 _POLL_SECONDS = 0.2
+_AT_ONCE = b"interrupted again: ended at once; steps after the last checkpoint are lost\n"
 _PR_SET_PDEATHSIG = 1
 
 
@@ -72,8 +73,8 @@ def run_forked(work: Work, world: int) -> Outcome:
     """Run `work` in `world` forked processes; the outcome of rank 0.
 
     The caller must not have run any tensor operation: a child would inherit the locks of threads
-    that it does not have. SIGINT and SIGTERM are passed on to the ranks, which finish their step; a
-    second one kills them and ends this process at once.
+    that it does not have. SIGINT, SIGTERM and SIGHUP are passed on to the ranks, which finish their
+    step; a second one kills them and ends this process at once.
 
     Args:
         work: called with the rank's seat, in its own process.
@@ -256,6 +257,8 @@ class _Relay:
         del frame
         if self._signum:
             _kill(self._children)
+            with contextlib.suppress(OSError):  # not by print, which this may have interrupted
+                os.write(sys.stdout.fileno(), _AT_ONCE)
             os._exit(exit_status(signum))
         self._signum = signum
         if self._begun:

@@ -8,6 +8,7 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
 
+from sshsdp_fsdp_runtime.trainer.console import outliving
 from sshsdp_fsdp_runtime.trainer.reports import Listener, StepReport, ValidationReport
 
 GIB = 1 << 30
@@ -103,7 +104,8 @@ class PlainProgress:
 
     def _write(self, step: int, text: str) -> None:
         width = len(str(self._steps))
-        print(f"step {step:>{width}}/{self._steps}  {text}", file=self._output, flush=True)
+        with outliving(self._output):
+            print(f"step {step:>{width}}/{self._steps}  {text}", file=self._output, flush=True)
 
 
 class LiveProgress:
@@ -123,22 +125,25 @@ class LiveProgress:
     def step(self, report: StepReport) -> None:
         """Move the bar."""
         eta = f"eta {format_seconds(self._pace.remaining(report))}"
-        self._bar.update(self._task, completed=report.step, description=eta)
-        # Two rows: the numbers alone are wider than many a terminal.
-        self._live.update(Group(self._bar, Text(format_step(report, self._planned))))
-        if report.nonfinite:
-            text = f"step {report.step}  not finite:\n{format_nonfinite(report)}"
-            self._live.console.print(text, highlight=False, markup=False)
+        with outliving(self._live.console.file):
+            self._bar.update(self._task, completed=report.step, description=eta)
+            # Two rows: the numbers alone are wider than many a terminal.
+            self._live.update(Group(self._bar, Text(format_step(report, self._planned))))
+            if report.nonfinite:
+                text = f"step {report.step}  not finite:\n{format_nonfinite(report)}"
+                self._live.console.print(text, highlight=False, markup=False)
 
     def validation(self, report: ValidationReport) -> None:
         """A line above the bar."""
-        self._live.console.print(
-            f"step {report.step}  val_loss {report.val_loss:.4f}", highlight=False
-        )
+        with outliving(self._live.console.file):
+            self._live.console.print(
+                f"step {report.step}  val_loss {report.val_loss:.4f}", highlight=False
+            )
 
     def close(self) -> None:
         """Leave the bar as it is."""
-        self._live.stop()
+        with outliving(self._live.console.file):
+            self._live.stop()
 
 
 def make_progress(

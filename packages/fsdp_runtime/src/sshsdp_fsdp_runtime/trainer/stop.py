@@ -6,7 +6,9 @@ from multiprocessing.connection import Connection
 from types import FrameType
 from typing import Protocol
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# A process that is started with SIGHUP ignored (nohup) goes on when its terminal is closed.
+_HANG_UP = () if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else (signal.SIGHUP,)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, *_HANG_UP)
 
 
 def exit_status(signum: int) -> int:
