@@ -7,6 +7,7 @@ from typing import Any
 
 from sshsdp_zerosm.card import Card
 from sshsdp_zerosm.distress import Distress
+from sshsdp_zerosm.forks import watch_forks
 from sshsdp_zerosm.loopback import Loopback
 from sshsdp_zerosm.meeting import Meeting, meet
 from sshsdp_zerosm.topology import Topology
@@ -63,6 +64,7 @@ def connect(
         with Distress(meeting.store, rank, world).telling():
             transport = _open(meeting, listener)
     transport.store = store
+    watch_forks(transport)
     return transport
 
 

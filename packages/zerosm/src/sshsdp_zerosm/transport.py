@@ -12,6 +12,7 @@ from sshsdp_zerosm.board import ABORTED, BARRIER, CLOSED, GENERATION, MAILBOX_BY
 from sshsdp_zerosm.compiler import Compiler
 from sshsdp_zerosm.counters import Counters
 from sshsdp_zerosm.errors import AbortedError, TransportError
+from sshsdp_zerosm.forks import Inherited
 from sshsdp_zerosm.mailbox import Exchange, Kind, Mailbox
 from sshsdp_zerosm.program import Program
 from sshsdp_zerosm.remote import Remote
@@ -37,10 +38,13 @@ class Transport(ABC):
         external_bytes: memory of arenas and control pages that this rank created, whole pages.
         counters: what this rank has moved.
         waits: how long this rank has waited for others.
+        forked: this is a copy in a process that was forked off the one that connected; every use
+            raises TransportError, and `close` touches nothing that the parent uses.
         store: the torch.distributed store over which the ranks met; None in a world of one.
     """
 
     store: Any = None
+    forked: bool = False
     max_exchange_bytes: int = MAILBOX_BYTES
 
     def __init__(
@@ -69,6 +73,7 @@ class Transport(ABC):
         self._arenas: dict[str, Arena] = {}
         self._compiler = Compiler(rank, self._arenas, boards, timed, self.addressable, remote)
         self._programs: weakref.WeakSet[Program] = weakref.WeakSet()
+        self._users: weakref.WeakSet[Inherited] = weakref.WeakSet()
         self._sealed = False
         self._closed = False
         self._failed = False
@@ -204,6 +209,7 @@ class Transport(ABC):
         """Make every rank's waits, now and later, raise AbortedError with `reason`."""
         if self._closed:
             return
+        self.check_process()
         self._own.reason = reason
         self._own.words[ABORTED] = 1
         self._waiter.wake(ABORTED, self._others)
@@ -219,11 +225,12 @@ class Transport(ABC):
         if self._closed:
             return
         self._failed, self._closed = self.failed, True
-        self._waiter.failure = TransportError(
-            "expected an open transport, got a closed one: connect again"
-        )
-        self._own.words[CLOSED] = 1
-        self._disconnect()
+        if not self.forked:
+            self._waiter.failure = TransportError(
+                "expected an open transport, got a closed one: connect again"
+            )
+            self._own.words[CLOSED] = 1
+            self._disconnect()
         for program in self._programs:
             program.release()
         for arena in self._arenas.values():
@@ -234,6 +241,26 @@ class Transport(ABC):
         """TransportError if this transport is closed or has failed."""
         if self._waiter.failure is not None:
             raise self._waiter.failure
+
+    def check_process(self) -> None:
+        """TransportError in a fork of the process that connected; before memory is written."""
+        if self.forked:
+            self.check_usable()
+
+    def tell_forks(self, user: Inherited) -> None:
+        """Have `user`, as long as it lives, told in forks, too, that it is the parent's."""
+        self._users.add(user)
+
+    def leave_to_parent(self) -> None:
+        """Called in a fork: refuse every use, so that the parent is not disturbed."""
+        self.forked = True
+        self._waiter.failure = TransportError(
+            f"expected the process that connected as rank {self.rank}, got a fork of it: use "
+            f"models and transport there, and give forked processes copies of what they need, or "
+            f"fork before connect()"
+        )
+        for user in list(self._users):
+            user.leave_to_parent()
 
     def __enter__(self) -> Self:
         return self

@@ -71,6 +71,7 @@ class Ballot:
 
     def __init__(self, votes: Votes, transport: Transport, arena: Arena) -> None:
         self._votes = votes
+        self._check = transport.check_process
         self._turn = 0
         self.opened = False
         self.posted = False
@@ -91,6 +92,7 @@ class Ballot:
 
     def open(self, kind: int, total: int) -> None:
         """Show the others of what kind the turn is here, and a count of passes."""
+        self._check()
         assert not self.opened
         self._numbers[self._rank][:] = (kind, total)
         self._program.run("open")
@@ -108,6 +110,7 @@ class Ballot:
         """Make `vote` readable by the others."""
         assert self.opened
         assert not self.posted
+        self._check()
         self._write(self._votes.own(self._turn), vote)
         self._program.run("post")
         self.posted = True

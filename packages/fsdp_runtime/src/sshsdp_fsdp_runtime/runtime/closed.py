@@ -1,5 +1,6 @@
-"""What is left of a model that was closed."""
+"""What is left of a model that was closed, or that is another process's."""
 
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from sshsdp_fsdp_runtime.plan import Plan
@@ -16,16 +17,26 @@ def closed_error() -> RuntimeError:
 class ClosedState:
     """Takes the place of the runtime state: knows the plan, and answers all else by an error."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, error: RuntimeError) -> None:
         self.plan = plan
+        self._error = error
 
     def close(self) -> None:
         """Do nothing, again."""
 
     def __getattr__(self, name: str) -> NoReturn:
-        raise closed_error()
+        raise _again(self._error)
 
 
-def refuse(*_: Any) -> NoReturn:
-    """Hook before the forward of a closed model."""
-    raise closed_error()
+def refuser(error: RuntimeError) -> Callable[..., NoReturn]:
+    """Hook before the forward of a model that can't be used any more."""
+
+    def refuse(*_: Any) -> NoReturn:
+        raise _again(error)
+
+    return refuse
+
+
+def _again(error: RuntimeError) -> RuntimeError:
+    """A new one with the same text: one that was raised keeps the frames of its callers alive."""
+    return type(error)(*error.args)

@@ -145,4 +145,5 @@ def fully_shard(
     model._sharded = state
     model._owns_transport = owned
     model._sharded_hooks = list(install(model, state))
+    transport.tell_forks(model)
     return model

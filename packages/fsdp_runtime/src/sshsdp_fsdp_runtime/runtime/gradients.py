@@ -50,6 +50,7 @@ class Gradients:
 
         More backward afterwards is legal; gradients are then finalized anew.
         """
+        self._transport.check_process()
         if self._final:
             return
         with labelled("sshsdp::finalize gradients"):

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from sshsdp_fsdp_runtime.plan import Plan
-from sshsdp_fsdp_runtime.runtime.closed import ClosedState, refuse
+from sshsdp_fsdp_runtime.runtime.closed import ClosedState, closed_error, refuser
 from sshsdp_fsdp_runtime.runtime.entry import (
     CheckpointEntry,
     layout_facts,
@@ -32,7 +32,7 @@ from sshsdp_fsdp_runtime.runtime.pieces import store
 from sshsdp_fsdp_runtime.runtime.scalars import load_scalars, scalars_of
 from sshsdp_fsdp_runtime.runtime.state import RuntimeState
 from sshsdp_updates import ShardedOptimizer
-from sshsdp_zerosm import Transport
+from sshsdp_zerosm import Transport, TransportError
 
 
 class ShardedModule(nn.Module):
@@ -200,13 +200,27 @@ class ShardedModule(nn.Module):
         """
         if isinstance(self._sharded, ClosedState):
             return
-        state, self._sharded = self._sharded, cast("RuntimeState", ClosedState(self._sharded.plan))
+        state, error = self._sharded, closed_error()
+        self._sharded = cast("RuntimeState", ClosedState(state.plan, error))
         for hook in self._sharded_hooks:
             hook.remove()
-        self._sharded_hooks[:] = [self.register_forward_pre_hook(refuse)]
+        self._sharded_hooks[:] = [self.register_forward_pre_hook(refuser(error))]
         state.close()
         if self._owns_transport:
             state.transport.close()
+
+    def leave_to_parent(self) -> None:
+        """Called in a process that was forked off a rank: only the rank may use the model."""
+        if isinstance(self._sharded, ClosedState):
+            return
+        try:
+            self.transport.check_process()
+        except TransportError as error:
+            for group in self._sharded.weights.values():
+                group.refuse(error)
+            # The state stays alive, in the hooks: its end would touch what the rank uses.
+            self._sharded = cast("RuntimeState", ClosedState(self.plan, error))
+            self.register_forward_pre_hook(refuser(error), prepend=True)
 
     # Checkpoints
 

@@ -27,7 +27,10 @@ class WeightGroup:
         ready: whether every weight of the group may be read now.
         active: how many forwards of the group's module are running.
         awaited: whether a backward of the group is on its way.
+        refusal: why nobody may read them any more, or None.
     """
+
+    refusal: RuntimeError | None = None
 
     def __init__(
         self, plan: GroupPlan, program: LabelledProgram | None, slot: WeightSlot, *, poison: bool
@@ -66,6 +69,8 @@ class WeightGroup:
         """
         if self.ready:
             return
+        if self.refusal is not None:
+            raise self.refusal
         if self._gathered:
             self._occupy()
             self._restore_versions()
@@ -74,6 +79,11 @@ class WeightGroup:
         for handle in self._gathered:
             _bind(handle, handle.weight)
         self.ready = True
+
+    def refuse(self, error: RuntimeError) -> None:
+        """From now on `unshard` raises `error`."""
+        self.ready = False
+        self.refusal = error
 
     def reshard(self) -> None:
         """Drop full weights that can be gathered again; no-op while a forward runs."""
