@@ -137,6 +137,18 @@ def test_a_module_that_was_wrapped_goes_on():
         assert model(ids()).equal(expected)
 
 
+def test_a_frozen_model_says_that_it_has_no_optimizer():
+    with pytest.raises(RuntimeError, match=r"got a model that is frozen; unfreeze before fully_"):
+        fully_shard(TiedModel().requires_grad_(False)).optimizer  # noqa: B018
+
+
+def test_a_model_of_which_a_part_is_sharded_already_asks_for_one_call():
+    model = TiedModel()
+    fully_shard(model.layers[0])
+    with pytest.raises(TypeError, match=r"'layers\.0\..*one call for the whole.*groups=\["):
+        fully_shard(model)
+
+
 def test_the_class_keeps_its_name():
     model = fully_shard(TiedModel())
     assert type(model).__name__ == "TiedModel"

@@ -7,6 +7,7 @@ from torch import nn
 from sshsdp_fsdp_runtime.plan.patterns import matches
 from sshsdp_fsdp_runtime.plan.rules import check_list
 from sshsdp_fsdp_runtime.runtime.own_memory import check_own_memory
+from sshsdp_fsdp_runtime.runtime.parameter import ShardedParameter
 
 _GIVEN = ("optimizer", "plan", "transport")  # attributes of a sharded model
 
@@ -42,6 +43,13 @@ def check_model(model: nn.Module, initial: str, ignored: Sequence[str]) -> None:
             raise RuntimeError(
                 "expected parameters on the CPU in this version, got "
                 f"{name!r} on {parameter.device}"
+            )
+        if isinstance(parameter, ShardedParameter):
+            raise TypeError(
+                f"expected a model of which nothing is sharded yet, got {name!r}, which another "
+                "fully_shard() has sharded; make one call for the whole model, with "
+                "groups=[pattern, ...] for what is gathered as one, or leave that part to its own "
+                "optimizer with ignored=[pattern]"
             )
         if type(parameter) is not nn.Parameter:
             raise TypeError(

@@ -46,7 +46,8 @@ class ShardedModule(nn.Module):
     def optimizer(self) -> ShardedOptimizer:
         """The optimizer over this rank's shards; an ordinary ``torch.optim.Optimizer``."""
         if self._sharded.optimizer is None:
-            raise AttributeError(
+            # Not AttributeError: of one in a property nn.Module makes another, without this text.
+            raise RuntimeError(
                 "expected trainable parameters, got a model that is frozen; unfreeze before "
                 "fully_shard()"
             )
