@@ -10,7 +10,7 @@ import json
 import math
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -119,7 +119,8 @@ class SafetensorsFile:
         """The header of an existing file.
 
         Raises:
-            CheckpointError: it is not there, not of the format, or cut off.
+            CheckpointError: it is not there, not of the format, cut off, or its header places a
+                tensor where the format doesn't allow it; the text names file and tensor.
         """
         try:
             with path.open("rb") as file:
@@ -129,23 +130,62 @@ class SafetensorsFile:
                 text = file.read(length)
                 rows = json.loads(text)
                 found = file.seek(0, 2)
-            metadata = rows.pop("__metadata__", {})
-            start = _LENGTH.size + length
-            tensors = {
-                name: StoredTensor(
-                    DTYPES[row["dtype"]], tuple(row["shape"]), start + row["data_offsets"][0]
-                )
-                for name, row in rows.items()
-            }
-        except (OSError, struct.error, ValueError, KeyError, TypeError) as error:
+            if not isinstance(rows, dict):
+                raise ValueError("a header that is no JSON object")
+        except (OSError, struct.error, ValueError) as error:
             raise CheckpointError(
                 f"expected a file of the safetensors format, got {path}: "
                 f"{type(error).__name__}: {error}"
             ) from error
-        expected = max((t.offset + t.nbytes for t in tensors.values()), default=start)
-        if expected > found:
+        metadata = rows.pop("__metadata__", {})
+        start = _LENGTH.size + length
+        tensors = {name: _place(path, name, row, start) for name, row in rows.items()}
+        end = _end_of_data(path, tensors, start)
+        if end > found:
             raise CheckpointError(
-                f"expected {path} of {expected} bytes, got {found}: the file is cut off; copy it "
-                "again"
+                f"expected {path} of {end} bytes, got {found}: the file is cut off; copy it again"
+            )
+        if end < found:
+            raise CheckpointError(
+                f"expected {path} of {end} bytes, got {found}: the last {found - end} belong to no "
+                "tensor; copy it again"
             )
         return cls(tensors, metadata, _LENGTH.pack(length) + text, found)
+
+
+def _place(path: Path, name: str, row: Any, start: int) -> StoredTensor:
+    """What the header says about one tensor; data begins at `start` of the file."""
+    try:
+        dtype, shape, offsets = row["dtype"], row["shape"], row["data_offsets"]
+        if dtype not in DTYPES:
+            raise ValueError(f"dtype {dtype!r}, which this library does not read")
+        if not _sizes(shape):
+            raise ValueError(f"shape {shape!r}")
+        stored = StoredTensor(DTYPES[dtype], tuple(shape), start)
+        if not _sizes(offsets) or len(offsets) != 2 or offsets[1] - offsets[0] != stored.nbytes:
+            raise ValueError(f"data_offsets {offsets!r} for {stored.nbytes} bytes")
+    except (ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"expected a place of the safetensors format for {name!r} in {path}, got "
+            f"{type(error).__name__}: {error}; write the file again"
+        ) from error
+    return replace(stored, offset=start + offsets[0])
+
+
+def _sizes(values: object) -> bool:
+    return isinstance(values, list) and all(type(n) is int and n >= 0 for n in values)
+
+
+def _end_of_data(path: Path, tensors: Mapping[str, StoredTensor], start: int) -> int:
+    """Where the data of the file ends, which the tensors fill one after another."""
+    end = start
+    for name, stored in sorted(tensors.items(), key=lambda item: (item[1].offset, item[1].nbytes)):
+        if stored.offset != end:
+            fault = "overlaps the one before" if stored.offset < end else "leaves a hole before it"
+            raise CheckpointError(
+                f"expected tensors without gaps in {path}, got {name!r} at byte "
+                f"{stored.offset - start} of the data, where {end - start} was free: it {fault}; "
+                "write the file again"
+            )
+        end += stored.nbytes
+    return end

@@ -71,7 +71,7 @@ class SafetensorsFolder:
             return cls(path.parent, {path.name: SafetensorsFile.read(path)})
         names = [SINGLE]
         if (path / INDEX).is_file():
-            names = sorted(set(_weight_map(path / INDEX).values()))
+            names = _indexed_files(path / INDEX)
         elif not (path / SINGLE).is_file():
             raise CheckpointError(
                 f"expected a file, or a folder with {SINGLE} or {INDEX}, got {path}; check the path"
@@ -111,10 +111,15 @@ class SafetensorsFolder:
         }
 
 
-def _weight_map(index: Path) -> dict[str, str]:
+def _indexed_files(index: Path) -> list[str]:
+    """Names of the files that an index sends readers to, all of them beside it."""
     try:
-        return dict(json.loads(index.read_text(encoding="utf-8"))["weight_map"])
-    except (ValueError, KeyError, TypeError) as error:
+        places = dict(json.loads(index.read_text(encoding="utf-8"))["weight_map"])
+        for name, file in places.items():
+            if not isinstance(file, str) or file != Path(file).name or file in ("", ".."):
+                raise ValueError(f"{file!r} for {name!r}, which is no file of this folder")
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(
             f"expected an index with a weight_map, got {index}: {type(error).__name__}: {error}"
         ) from error
+    return sorted(set(places.values()))
