@@ -10,6 +10,7 @@ from sshsdp_fsdp_runtime.checkpoint.errors import (
     CheckpointError,
     CheckpointMismatchError,
     IncompleteCheckpointError,
+    reason,
 )
 from sshsdp_fsdp_runtime.checkpoint.messages import exchange_all
 from sshsdp_fsdp_runtime.checkpoint.protocol import CheckpointTransport
@@ -56,11 +57,4 @@ def agree(transport: CheckpointTransport, action: Callable[[], _T]) -> list[_T]:
 
 def _describe(error: BaseException) -> dict[str, object]:
     kind = type(error).__name__
-    if isinstance(error, CheckpointException):
-        text = "; ".join(
-            f"rank {rank}: {type(failure[0]).__name__}: {failure[0]}"
-            for rank, failure in sorted(error.failures.items())
-        )
-    else:
-        text = str(error) if kind in _ERRORS else f"{kind}: {error}"
-    return {"error": text, "kind": kind}
+    return {"error": str(error) if kind in _ERRORS else reason(error), "kind": kind}

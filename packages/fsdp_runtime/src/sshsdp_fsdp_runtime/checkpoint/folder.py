@@ -6,9 +6,8 @@ import shutil
 from pathlib import Path
 
 from sshsdp_fsdp_runtime.checkpoint.errors import CheckpointError
-from sshsdp_fsdp_runtime.checkpoint.manifest import FILE_NAME, Manifest
+from sshsdp_fsdp_runtime.checkpoint.manifest import FILE_NAME, METADATA, Manifest
 
-METADATA = ".metadata"  # torch's name of its table of contents
 _UNFINISHED = ".unfinished"
 _log = logging.getLogger(__name__)
 

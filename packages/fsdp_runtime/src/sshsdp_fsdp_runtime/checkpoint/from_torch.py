@@ -9,8 +9,8 @@ import torch
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from sshsdp_fsdp_runtime.checkpoint.agreement import agree
-from sshsdp_fsdp_runtime.checkpoint.errors import CheckpointError, CheckpointMismatchError
-from sshsdp_fsdp_runtime.checkpoint.folder import METADATA
+from sshsdp_fsdp_runtime.checkpoint.errors import CheckpointError, CheckpointMismatchError, reason
+from sshsdp_fsdp_runtime.checkpoint.manifest import METADATA
 from sshsdp_fsdp_runtime.checkpoint.protocol import Checkpointable
 from sshsdp_fsdp_runtime.checkpoint.reading import read_into, saved_items
 from sshsdp_fsdp_runtime.checkpoint.source import agree_on_source
@@ -74,7 +74,13 @@ class _TorchLoad:
 
     def prepare(self) -> None:
         """Find every tensor in the folder, before the first write into the model."""
-        self._items = saved_items(self._path)
+        try:
+            self._items = saved_items(self._path)
+        except Exception as error:  # unpickling of a damaged file raises anything
+            raise CheckpointError(
+                f"expected a readable {METADATA} in {self._path}, got a damaged one "
+                f"({reason(error)}); copy the folder again or load another checkpoint"
+            ) from error
         self._scalars = dict(self._model.checkpoint_scalars())
         self._numbers = _Numbers(f"{self._optimizer}.", self._items, self._state)
         for entry in self._model.checkpoint_tensors():

@@ -39,7 +39,7 @@ def load_checkpoint(
             is none, is an error.
         model: has the names, shapes and dtypes of the saved one.
         verify: compare checksums before anything is changed: every file is read once more, each
-            by one rank. Lengths are compared in any case.
+            by one rank. Lengths, and the checksum of the table of contents, are compared anyway.
         fresh: patterns of parameters of which only the weight is taken, whatever its saved dtype.
             Optimizer state stays as it is here, which is fresh where the model was just sharded.
             For parameters that were frozen when the saved model was sharded and are trained here,

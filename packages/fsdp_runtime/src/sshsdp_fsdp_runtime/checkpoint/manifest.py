@@ -7,11 +7,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sshsdp_fsdp_runtime.checkpoint.errors import CheckpointError, IncompleteCheckpointError
+from sshsdp_fsdp_runtime.checkpoint.errors import CheckpointError, IncompleteCheckpointError, reason
 from sshsdp_fsdp_runtime.checkpoint.integrity import FileFacts
 from sshsdp_fsdp_runtime.checkpoint.signature import Signature
 
 FILE_NAME = "manifest.json"
+METADATA = ".metadata"  # torch's name of its table of contents
 FORMAT = "sshsdp-checkpoint"
 VERSION = 2  # 1 (release 0.1.0) had lengths of files without checksums, and no layout
 
@@ -113,8 +114,22 @@ class Manifest:
                 f"expected a complete checkpoint, got {folder}, which is incomplete (no readable "
                 f"{FILE_NAME}: its save did not finish); load an earlier one and delete this one"
             ) from None
+        except OSError as error:
+            raise CheckpointError(
+                f"expected a checkpoint that can be read, got {folder}: {error}; check who may "
+                "read it"
+            ) from error
         version = _check_format(folder, content)
-        content = _upgraded(content, version)
+        try:
+            return cls._of(_upgraded(content, version), version, text)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise IncompleteCheckpointError(
+                f"expected the {FILE_NAME} that a save wrote in {folder}, got one that is damaged "
+                f"({reason(error)}); copy the folder again or load an earlier one"
+            ) from error
+
+    @classmethod
+    def _of(cls, content: Mapping[str, Any], version: int, text: bytes) -> "Manifest":
         return cls(
             world=content["world"],
             step=content["step"],
@@ -132,11 +147,15 @@ class Manifest:
     def check_files(self, folder: Path) -> None:
         """Compare the folder with the list of its files and their lengths.
 
+        The table of contents, which is small, is compared by its checksum: torch trusts it.
+
         Raises:
             IncompleteCheckpointError: a file is missing or cut off.
         """
         for name, facts in self.files.items():
             facts.check_length(folder / name)
+        if METADATA in self.files:
+            self.files[METADATA].check_content(folder / METADATA)
 
     def check_contents(self, folder: Path, part: int = 0, parts: int = 1) -> None:
         """Compare checksums; reads every file whole, or one of `parts` shares of the files.
@@ -155,8 +174,8 @@ def _check_format(folder: Path, content: object) -> int:
             f"expected format {FORMAT!r} in {folder / FILE_NAME}, got {found!r}; "
             "this folder was written by something else"
         )
-    version = content["version"]
-    if version > VERSION:
+    version = content.get("version")
+    if not isinstance(version, int) or version > VERSION:
         raise CheckpointError(
             f"expected format version {VERSION} or older in {folder}, got {version}; "
             "load it with the newer release that wrote it"

@@ -12,9 +12,9 @@ from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.planner import SavePlan
 
 from sshsdp_fsdp_runtime.checkpoint.errors import CheckpointError
-from sshsdp_fsdp_runtime.checkpoint.folder import METADATA, commit, staging_folder
+from sshsdp_fsdp_runtime.checkpoint.folder import commit, staging_folder
 from sshsdp_fsdp_runtime.checkpoint.integrity import FileFacts
-from sshsdp_fsdp_runtime.checkpoint.manifest import Manifest
+from sshsdp_fsdp_runtime.checkpoint.manifest import METADATA, Manifest
 from sshsdp_fsdp_runtime.checkpoint.report import Report, collect
 
 

@@ -11,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from sshsdp_fsdp_runtime.trainer.errors import InputError
 from sshsdp_fsdp_runtime.trainer.reports import StepReport, ValidationReport
 
 
@@ -21,6 +22,9 @@ class Metrics:
         path: made when absent.
         start: the steps done so far; rows of later steps, which a stopped run had made after its
             last checkpoint, are dropped.
+
+    Raises:
+        InputError: the file that is there is damaged; it stays as it is.
     """
 
     def __init__(self, path: Path, *, start: int = 0) -> None:
@@ -58,11 +62,29 @@ def _line(row: dict[str, Any]) -> str:
 
 
 def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a metrics file, if there is one; a torn last line is left out."""
+    """The rows of a metrics file, if there is one; a torn last line is left out.
+
+    Raises:
+        InputError: another line is no row.
+    """
     if not path.exists():
         return
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            yield json.loads(line)
-        except json.JSONDecodeError:
-            return
+    lines = path.read_bytes().splitlines()
+    for number, line in enumerate(lines, start=1):
+        row = _row(line)
+        if row is not None:
+            yield row
+        elif number < len(lines):
+            raise InputError(
+                f"expected a row of JSON with kind and step in line {number} of {path}, got "
+                f"{line[:40]!r}: the file is damaged; delete that line, or restore the file"
+            )
+
+
+def _row(line: bytes) -> dict[str, Any] | None:
+    try:
+        row = json.loads(line)
+    except ValueError:  # also of text that is no UTF-8
+        return None
+    known = isinstance(row, dict) and type(row.get("step")) is int and "kind" in row
+    return row if known else None

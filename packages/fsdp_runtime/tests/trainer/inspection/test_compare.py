@@ -93,3 +93,30 @@ def test_bad_input_is_an_error_with_status_2(runs, capsys, second, options, mess
     status, output, error = compare(capsys, runs / "one", runs / second, *options)
     assert (status, output) == (2, "")
     assert error.startswith(f"error: {message}")
+
+
+def test_damaged_numbers_are_an_error_that_names_the_line(runs, capsys, tmp_path):
+    shutil.copytree(runs / "one", tmp_path / "one")
+    metrics = tmp_path / "one" / "metrics.jsonl"
+    lines = metrics.read_bytes().splitlines(keepends=True)
+    metrics.write_bytes(b"".join([lines[0], b"{\x90}\n", *lines[2:]]))
+    status, output, error = compare(capsys, runs / "one", tmp_path / "one")
+    assert (status, output) == (2, "")
+    assert error.startswith("error: expected a row of JSON with kind and step in line 2 of")
+    assert "delete that line" in error
+    assert "Traceback" not in error
+
+
+@pytest.mark.parametrize("file", [".metadata", "__0_0.distcp"])
+@pytest.mark.parametrize("nbytes", [100, 0])
+def test_a_damaged_checkpoint_is_an_error_that_names_the_file(
+    runs, capsys, caplog, tmp_path, file, nbytes
+):
+    shutil.copytree(runs / "one", tmp_path / "one")
+    damaged = tmp_path / "one" / "checkpoints" / "step-00000006"
+    (damaged / file).write_bytes(bytes(nbytes))
+    status, output, error = compare(capsys, runs / "one", tmp_path / "one")
+    assert (status, output, caplog.text) == (2, "", "")
+    assert "Traceback" not in error
+    assert error.startswith(f"error: expected {file} of ")
+    assert "copy the folder again or load an earlier one" in error

@@ -111,7 +111,8 @@ def _compare(command: CompareCommand) -> Comparison:
     step, numbers = next((row for row in differing if row[1]), (None, []))
     tensors: list[TensorDifference] = []
     if pair is not None:
-        found = tensor_differences(Saved.open(pair[0]), Saved.open(pair[1]))
+        one, two = (Saved.open(path, whole=True) for path in pair)
+        found = tensor_differences(one, two)
         tensors = list(islice(found, command.tensors))
     names = None if pair is None else (str(pair[0]), str(pair[1]))
     return Comparison(config, steps, step, numbers, names, tensors)

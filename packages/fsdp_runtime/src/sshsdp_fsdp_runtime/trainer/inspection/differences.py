@@ -72,7 +72,11 @@ def config_differences(first: Path, second: Path) -> list[ConfigDifference]:
 
 
 def step_pairs(first: Path, second: Path) -> list[StepPair]:
-    """The steps that both runs have reported."""
+    """The steps that both runs have reported.
+
+    Raises:
+        InputError: a run's metrics are damaged.
+    """
     one, two = _numbers(first), _numbers(second)
     return [StepPair(step, one[step], two[step]) for step in sorted(one) if step in two]
 
@@ -143,5 +147,5 @@ def _numbers(run: Path) -> dict[int, dict[str, float | None]]:
     for row in read_metrics(run / "metrics.jsonl"):
         numbers = steps.setdefault(row["step"], {})
         names = _NUMBERS if row["kind"] == "step" else ("val_loss",)
-        numbers.update({name: row[name] for name in names})
+        numbers.update({name: row.get(name) for name in names})
     return steps

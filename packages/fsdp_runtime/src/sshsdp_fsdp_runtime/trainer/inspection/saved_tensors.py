@@ -9,6 +9,7 @@ import torch
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from sshsdp_fsdp_runtime.checkpoint import CheckpointError, Manifest, is_checkpoint
+from sshsdp_fsdp_runtime.checkpoint.errors import reason
 from sshsdp_fsdp_runtime.checkpoint.reading import saved_items, whole_tensors
 from sshsdp_fsdp_runtime.trainer.errors import InputError
 
@@ -66,8 +67,12 @@ class Saved:
     tensors: Mapping[str, SavedTensor]
 
     @classmethod
-    def open(cls, path: Path) -> "Saved":
+    def open(cls, path: Path, *, whole: bool = False) -> "Saved":
         """Read what describes the checkpoint; no values.
+
+        Args:
+            path: its folder.
+            whole: refuse one of ours whose files are not all there, or of another length.
 
         Raises:
             InputError: there is none, or its description can't be read.
@@ -77,6 +82,8 @@ class Saved:
         try:
             ours = (path / "manifest.json").exists()
             manifest = Manifest.read(path) if ours else None
+            if manifest is not None and whole:
+                manifest.check_files(path)
             rows = {
                 key: SavedTensor(key, tuple(item.size), _name(item.properties.dtype))
                 for key, item in saved_items(path).items()
@@ -114,7 +121,10 @@ class Saved:
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit):
                 raise
-            raise InputError(f"expected readable values in {self.path}, got: {error}") from error
+            raise InputError(
+                f"expected readable values in {self.path}, got: {reason(error)}; copy the folder "
+                "again or take an earlier one"
+            ) from error
 
 
 def _name(dtype: torch.dtype) -> str:
