@@ -3,6 +3,7 @@
 import json
 from contextlib import nullcontext
 
+import pytest
 import torch
 from testing.models import TiedModel
 from testing.ranks import run_ranks
@@ -103,6 +104,21 @@ def test_traces_of_different_starts_are_laid_over_each_other_in_time(tmp_path):
         (tmp_path / f"{rank}.json").write_text(json.dumps(content))
     merge_traces([tmp_path / "0.json", tmp_path / "1.json"], tmp_path / "all.json")
     assert [row["ts"] for row in events(tmp_path / "all.json")] == [12.0, 10.0]
+
+
+def test_paths_may_be_text_and_one_that_cannot_be_written_is_refused_before_the_block(tmp_path):
+    model = fully_shard(TiedModel(depth=1))
+    with trace(model, f"{tmp_path}/0.json"):
+        step(model)
+    merge_traces([f"{tmp_path}/0.json"], f"{tmp_path}/all.json")
+    assert "forward root" in labels(events(tmp_path / "all.json"))
+    ran = []
+    with pytest.raises(OSError, match="missing"), trace(model, tmp_path / "missing" / "0.json"):
+        ran.append(True)
+    assert not ran
+    with pytest.raises(ValueError, match="one trace or more, got none"):
+        merge_traces([], tmp_path / "none.json")
+    model.close()
 
 
 def test_without_a_profiler_labels_are_nothing():

@@ -16,7 +16,7 @@ _FLOWS = "stf"  # phases of events that belong together by their id
 
 
 @contextmanager
-def trace(model: ShardedModule, path: Path) -> Iterator[None]:
+def trace(model: ShardedModule, path: str | Path) -> Iterator[None]:
     """Write a Chrome trace of what this rank does inside to `path`. Local.
 
     What sshsdp does is labelled ``sshsdp::...``: forwards, gathers and reductions by group, the
@@ -26,7 +26,12 @@ def trace(model: ShardedModule, path: Path) -> Iterator[None]:
     Args:
         model: gets hooks that label the forward of each group, for the time being.
         path: of the new file; Perfetto and chrome://tracing read it.
+
+    Raises:
+        OSError: the file can't be written; before the block runs.
     """
+    path = Path(path)
+    path.touch()
     hooks = [hook for name in _groups(model) for hook in _label_forward(model, name)]
     try:
         with profile(activities=[ProfilerActivity.CPU], acc_events=True) as recorded:
@@ -38,14 +43,19 @@ def trace(model: ShardedModule, path: Path) -> Iterator[None]:
     _name_process(path, model.transport.rank)
 
 
-def merge_traces(paths: Sequence[Path], path: Path) -> None:
+def merge_traces(paths: Sequence[str | Path], path: str | Path) -> None:
     """One timeline of the ranks' traces, taken on one host: a process per rank.
 
     Args:
         paths: what `trace` has written, in rank order.
         path: of the new file.
+
+    Raises:
+        ValueError: there are no traces.
     """
-    traces = [json.loads(each.read_text(encoding="utf-8")) for each in paths]
+    if not paths:
+        raise ValueError("expected the paths of one trace or more, got none; trace() writes them")
+    traces = [json.loads(Path(each).read_text(encoding="utf-8")) for each in paths]
     merged = {**traces[0], "traceEvents": []}
     base = min(each["baseTimeNanoseconds"] for each in traces)
     for rank, each in enumerate(traces):
@@ -57,7 +67,7 @@ def merge_traces(paths: Sequence[Path], path: Path) -> None:
                 event["ts"] += shift
             merged["traceEvents"].append(event)
     merged["baseTimeNanoseconds"] = base
-    path.write_text(json.dumps(merged), encoding="utf-8")
+    Path(path).write_text(json.dumps(merged), encoding="utf-8")
 
 
 def _groups(model: ShardedModule) -> list[str]:
