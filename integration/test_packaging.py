@@ -125,3 +125,21 @@ def test_tests_that_a_page_names_exist(text):
 @pytest.mark.parametrize("page", ["bugs_of_others", "restrictions", "testing"])
 def test_pages_of_guards_name_tests(page):
     assert re.search(r"\.py::test_", (ROOT / "docs" / f"{page}.md").read_text())
+
+
+@pytest.mark.parametrize(
+    "readme",
+    ["README.md", *(f"packages/{path.name}/README.md" for path in ROOT.glob("packages/*"))],
+)
+def test_a_readme_installs_from_the_checkout_all_that_a_package_needs_of_ours(readme):
+    text = (ROOT / readme).read_text().replace("\\\n", "")
+    (line,) = re.findall(r"^pip install -c constraints/cpu.txt (.*)$", text, re.M)
+    given = {folder.removeprefix("packages/") for folder in line.split()}
+    needed = {"fsdp_runtime" if readme == "README.md" else Path(readme).parent.name}
+    for _ in range(6):
+        for name in sorted(needed):
+            required = tomllib.loads((ROOT / f"packages/{name}/pyproject.toml").read_text())
+            entries = required["project"].get("dependencies", [])
+            found = re.findall(r"sshsdp-([a-z-]+)", " ".join(entries))
+            needed |= {each.replace("-", "_") for each in found}
+    assert given == needed
