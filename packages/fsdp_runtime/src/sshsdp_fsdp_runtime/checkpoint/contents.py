@@ -33,6 +33,11 @@ class Contents:
         Raises:
             TypeError, ValueError, CheckpointError: something can't be saved; the text says what.
         """
+        if not isinstance(extra, Mapping):
+            raise CheckpointError(
+                f"expected a dict as extra, got {type(extra).__name__}; give {{}} to save nothing "
+                "of your own"
+            )
         rank = model.transport.rank
         entries = list(model.checkpoint_tensors())
         self.signature = Signature.of(entries)

@@ -49,6 +49,10 @@ def export_safetensors(
     Raises:
         CheckpointError: on every rank the same.
     """
+    if not isinstance(max_shard_bytes, int):
+        raise TypeError(
+            f"expected max_shard_bytes as a number of bytes, got {max_shard_bytes!r}; give an int"
+        )
     if max_shard_bytes < 1:
         raise ValueError(f"expected max_shard_bytes >= 1, got {max_shard_bytes}")
     steps = _Export(Path(path), model, max_shard_bytes, dtype, metadata or {})

@@ -81,13 +81,18 @@ class _Save:
 
     def __init__(self, path: Path, model: Checkpointable, extra: Mapping[str, object]) -> None:
         self.path = path
-        self._staging = staging_folder(path)
         self._model = model
         self._extra = extra
         self._rank = model.transport.rank
 
     def collect(self) -> dict[str, object]:
         """Collect what to write; the answer is what ranks compare."""
+        if not self.path.name:
+            raise CheckpointError(
+                f"expected the path of a new folder, got {str(self.path)!r}, which has no name; "
+                "name one in it"
+            )
+        self._staging = staging_folder(self.path)
         self.contents = Contents(self._model, self._extra)
         return self.contents.answer()
 
