@@ -130,3 +130,10 @@ def test_poison_needs_private_memory():
 
     with pytest.raises(ValueError, match="use form='private' to poison"):
         Options(form="shared", poison=True)
+
+
+def test_a_trainable_parameter_in_float16_is_refused_by_name_and_a_frozen_one_is_not():
+    model = torch.nn.Linear(2, 2, dtype=torch.float16)
+    with pytest.raises(PlanError, match=r"float16 for 'weight'; use Cast\(.*bfloat16"):
+        build_plan(ModelSpec.of(model), 2)
+    build_plan(ModelSpec.of(model.requires_grad_(False)), 2)

@@ -77,11 +77,18 @@ def claim_parameters(
                 f'{parameter.name!r}; end the list with Update("**", AdamW(...)) or freeze it with '
                 "requires_grad_(False)"
             )
+        dtype = cast.dtype if cast is not None else parameter.dtype
+        if parameter.trainable and dtype is torch.float16:
+            raise PlanError(
+                "expected float32, float64 or bfloat16, in which gradients are summed, for every "
+                f"trainable parameter, got torch.float16 for {parameter.name!r}; use "
+                'Cast("**", torch.bfloat16)'
+            )
         claims.append(
             Claim(
                 parameter=parameter,
                 degrees=_degrees(shard, parameter),
-                weight_dtype=cast.dtype if cast is not None else parameter.dtype,
+                weight_dtype=dtype,
                 update=None if update is None else positions[id(update)],
             )
         )
