@@ -221,7 +221,7 @@ def test_fields_hang_below_the_field_whose_bytes_they_share(model, capsys):
         (["--cast", "int32"], "(as options: --cast PATTERN=DTYPE)"),
         (["--packs", "layers.*=up,gate"], "(as options: --packs PATTERN=MEMBER,MEMBER)"),
         (["--groups", "layer.*"], "got 'layer.*' that matches none"),
-        (["--slots", "0"], "expected at least 1 slot, got 0; 2 is the default"),
+        (["--slots", "0"], "expected slots to be an int of at least 1, got 0; 2 is the default"),
         (["--microbatches", "0"], "expected --microbatches >= 1, got 0"),
         (["--rank", "1"], "expected --rank below 1, got 1"),
         (["--json", "/absent/x.json"], "got /absent/x.json: "),
