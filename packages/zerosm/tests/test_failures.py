@@ -103,7 +103,8 @@ def test_ranks_that_wait_for_each_other_are_named_with_their_calls(layout):
     assert "late" not in text
     assert text.endswith(
         "got 0. Ranks wait for each other in different calls (rank 0 on channel 'a', rank "
-        f"{last} on channel 'b'): make the same calls in the same order on all ranks"
+        f"{last} on channel 'b'): make the same calls in the same order on all ranks, or see why "
+        "one of these stands still"
     )
     assert set(others) == {f"rank {last} aborted: WaitTimeoutError: {text}"}
 

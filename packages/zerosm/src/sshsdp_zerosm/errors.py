@@ -72,7 +72,7 @@ class WaitTimeoutError(TransportError):
             calls = ", ".join(f"rank {each} on channel {at!r}" for each, at in circle.items())
             advice = (
                 f"Ranks wait for each other in different calls ({calls}): make the same calls in "
-                "the same order on all ranks"
+                "the same order on all ranks, or see why one of these stands still"
             )
         super().__init__(
             f"rank {rank} waited {after:g} s for rank {peer} on channel {channel!r}: expected a "

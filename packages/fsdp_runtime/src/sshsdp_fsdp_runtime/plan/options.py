@@ -16,7 +16,8 @@ class Options:
             ``auto``: shared where it can be.
         average: ``mean`` divides summed gradients by the number of ranks, ``sum`` does not.
         slots: buffers that the groups of a model take turns with, for gathered weights
-            (private form) and for gradients of one microbatch.
+            (private form) and for gradients of one microbatch. With more of them a rank runs
+            further ahead of a slower one before it waits.
         padding_budget: padding allowed in a list whose optimizer works on units, as a share of
             its elements, so that fewer of them are cut.
         poison: fill released and unused bytes with NaN, to find reads of them.
