@@ -114,8 +114,9 @@ def test_a_changed_bit_is_found_before_anything_is_loaded(root, caplog, file):
     with pytest.raises(CheckpointError, match=rf"{file} with checksum \w+ in .*/b, which is inc"):
         load_checkpoint(root / "b", model)
     assert all(entry.tensor.isnan().all() for entry in model.entries)
-    assert newest_checkpoint(root) == root / "b"
-    assert caplog.messages == []
+    small = file == ".metadata"  # read in any case
+    assert newest_checkpoint(root) == root / ("a" if small else "b")
+    assert len(caplog.messages) == small
     assert newest_checkpoint(root, contents=True) == root / "a"
     assert f"checkpoint passed over: expected {file} with checksum" in caplog.text
 
