@@ -74,7 +74,7 @@ class Reduction:
         # equals rounding twice exactly where the product is exact.
         self._exact = math.frexp(scale)[0] == 0.5
         apart = not any(_overlap(source, target) for source in sources)
-        self._direct = apart and self._stored_same
+        self._direct = apart and self._stored_same and scale == 1.0
         self._chunks = []
         for start in range(0, target.numel(), CHUNK):
             piece = slice(start, start + CHUNK)
@@ -92,11 +92,13 @@ class Reduction:
         if accumulate:
             for chunk in self._chunks:
                 self._add(chunk, self._sum(chunk, chunk.total))
+        elif self._direct:
+            for chunk in self._chunks:
+                if (total := self._sum(chunk, chunk.target)) is not chunk.target:
+                    chunk.target.copy_(total)
         else:
             for chunk in self._chunks:
-                # Best summed where it is stored: reads and writes of far memory overlap.
-                out = chunk.target if self._direct else chunk.total
-                self._store(chunk, self._sum(chunk, out))
+                self._store(chunk, self._sum(chunk, chunk.total))
 
     def _sum(self, chunk: _Chunk, out: torch.Tensor) -> torch.Tensor:
         """The sum, in `out` unless a single source already is it."""
@@ -117,8 +119,7 @@ class Reduction:
 
     def _store(self, chunk: _Chunk, total: torch.Tensor) -> None:
         if self._scale == 1.0:
-            if total is not chunk.target:
-                chunk.target.copy_(total)
+            chunk.target.copy_(total)
         elif self._stored_same:
             torch.mul(total, self._scale, out=chunk.target)
         else:
