@@ -11,6 +11,7 @@ from sshsdp_updates.labels import labelled
 from sshsdp_updates.protocols import Reducer
 from sshsdp_updates.runs import runs
 from sshsdp_updates.step_counts import Used
+from sshsdp_updates.terms import StepTerms
 
 _ROW = 1024
 # Elements per partial norm. A float32 sum of squares over 19M elements in one call is off by 1e-3
@@ -25,10 +26,11 @@ class GradientNorm:
     decision on every rank, since measuring communicates.
     """
 
-    def __init__(self, flats: Sequence[FlatState], reducer: Reducer) -> None:
-        """Measure main gradients of `flats`, summing over ranks with `reducer`."""
+    def __init__(self, flats: Sequence[FlatState], reducer: Reducer, terms: StepTerms) -> None:
+        """Measure main gradients of `flats`, summing over ranks with `reducer`; compare `terms`."""
         self._flats = flats
         self._reducer = reducer
+        self._terms = terms
         self._used: Sequence[Used] | None = None
         self._runs: list[Tensor] = []
         self._rows: list[Tensor] = []  # (k, _ROW) each, or one short row
@@ -89,11 +91,13 @@ class GradientNorm:
                 self._rows += [rows for run in slices for rows in _rows(run)]
 
     def _measure(self) -> float:
-        squares = torch.zeros(1, dtype=torch.float64)
+        sums = torch.tensor([0.0, *self._terms.summands()], dtype=torch.float64)
         for rows in self._rows:
-            squares += torch.linalg.vector_norm(rows, dim=1).double().square().sum().cpu()
-        self._reducer.all_reduce(squares, "sum")
-        return math.sqrt(squares.item())
+            sums[0] += torch.linalg.vector_norm(rows, dim=1).double().square().sum().cpu()
+        self._reducer.all_reduce(sums, "sum")
+        squares, *terms = sums.tolist()
+        self._terms.check(terms)
+        return math.sqrt(squares)
 
 
 def _rows(run: Tensor) -> list[Tensor]:

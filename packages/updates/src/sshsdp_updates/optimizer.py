@@ -18,6 +18,7 @@ from sshsdp_updates.runs import runs
 from sshsdp_updates.staged import Group, build_groups
 from sshsdp_updates.state_dict import StateFragment, group_dict, live_state, load, state_fragments
 from sshsdp_updates.step_counts import Used
+from sshsdp_updates.terms import StepTerms
 from sshsdp_updates.update_list import UpdateList, check_lists
 
 
@@ -79,7 +80,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self._skip_nonfinite = skip_nonfinite
         self._flats = [FlatState(item, allocate) for item in lists]
         self._groups = build_groups(rules, self._flats, exchange, limit)
-        self._norm = GradientNorm(self._flats, reducer or exchange or LocalReducer())
+        self._terms = StepTerms()
+        self._norm = GradientNorm(self._flats, reducer or exchange or LocalReducer(), self._terms)
         self.skipped_steps = 0
         self.last_step_skipped = False
         self._built = self._closed = False
@@ -110,6 +112,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
         Raises:
             ValueError: a hyperparameter in ``param_groups`` has no legal value; nothing changed.
+            RuntimeError: ranks step with other hyperparameters, or clip differently; found where
+                the norm is measured, on every rank.
         """
         self._check_open()
         loss = None
@@ -119,6 +123,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         for group, values in zip(self._groups, self.param_groups, strict=True):
             group.rule.validate(values)
         used = self._finalize()
+        self._terms.add("step", self._hyperparameters())
         with torch.no_grad():
             self.last_step_skipped = self._skip_nonfinite and not self._norm.finite(used)
             if self.last_step_skipped:
@@ -161,8 +166,11 @@ class ShardedOptimizer(torch.optim.Optimizer):
             scaled.
         """
         require(max_norm >= 0, "a norm >= 0", "max_norm", max_norm)
+        used = self._finalize()
+        clip = {"max_norm": float(max_norm)}
+        self._terms.add("clip_grad_norm_", [clip, *self._hyperparameters()])
         with torch.no_grad():
-            norm = self._norm.clip(self._finalize(), float(max_norm))
+            norm = self._norm.clip(used, float(max_norm))
             return torch.tensor(norm, dtype=torch.float64)
 
     @property
@@ -211,7 +219,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
         """Let go of weights, gradients and state; the optimizer can't be used afterwards."""
         self._closed = True
         self._flats, self._groups = [], []
-        self._norm, self._steps = GradientNorm([], LocalReducer()), LocalSteps()
+        self._norm = GradientNorm([], LocalReducer(), self._terms)
+        self._steps = LocalSteps()
         self.state.clear()
         for group in self.param_groups:
             group["params"] = []
@@ -251,6 +260,13 @@ class ShardedOptimizer(torch.optim.Optimizer):
                 "expected an open optimizer, got one whose buffers were let go by close(); build "
                 "another"
             )
+
+    def _hyperparameters(self) -> list[dict[str, Any]]:
+        """What the rules would read now, per group."""
+        return [
+            {name: values[name] for name in group.rule.hyperparameters()}
+            for group, values in zip(self._groups, self.param_groups, strict=True)
+        ]
 
     def _finalize(self) -> list[Used]:
         """Make gradients final and return, per list, who has one."""
