@@ -40,6 +40,16 @@ def chosen(choice):
         (partial(Lion, weight_decay="x"), "expected a weight_decay >= 0"),
         (partial(SGD, momentum=[0.9]), "expected a momentum >= 0"),
         (
+            partial(SGD, dampening="x"),
+            "a finite number as dampening, usually .*, got dampening='x'",
+        ),
+        (
+            partial(SGD, dampening=float("nan")),
+            "a finite number as dampening, .*, got dampening=nan",
+        ),
+        (partial(SGD, dampening=-float("inf")), "a finite number as dampening"),
+        (partial(SGD, momentum=0.9, nesterov="no"), "True or False as nesterov, got nesterov='no'"),
+        (
             partial(Muon, ns_steps=2.5),
             r"expected ns_steps from 0 to 99, or None, got ns_steps=2\.5",
         ),

@@ -317,3 +317,13 @@ def test_descriptors_mappings_and_threads_do_not_grow(layout, mapped):
         return counts[0][1:]
 
     assert layout.run(rank_main) == [(0, 1, mapped)] * layout.world
+
+
+@pytest.mark.parametrize(("name", "nbytes"), [("a", 1.5), ("a", "8"), ("a", None), (3, 8)])
+def test_a_name_or_a_size_of_another_type_is_refused_and_the_transport_goes_on(name, nbytes):
+    with connect(0, 1) as transport:
+        with pytest.raises(
+            TypeError, match=rf"as an int, got {name!r} and {nbytes!r}; write arena"
+        ):
+            transport.arena(name, nbytes)
+        assert transport.arena("a", 8).tensor().tolist() == [0] * 8

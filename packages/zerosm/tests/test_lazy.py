@@ -24,6 +24,7 @@ from sshsdp_zerosm import (
     reduce_scatter,
     traffic,
 )
+from sshsdp_zerosm.builders.reduce_scatter import scatter_counts
 
 WORLD, MEMBERS = 131_072, 8
 LARGE = Topology(WORLD // 8, 8)
@@ -154,3 +155,20 @@ def test_parts_that_do_not_go_together_are_refused():
 def test_merged_gathers_wait_for_a_generation_once():
     parts = [all_gather_aliased(name, group=range(3), world=3) for name in ("a", "b")]
     assert merge("m", parts).ops("gather", 1) == parts[0].ops("gather", 1)
+
+
+def test_the_lengths_of_a_reduction_are_added_once_however_many_ranks_it_has():
+    class Length(int):
+        added = 0
+
+        def __radd__(self, other):
+            Length.added += 1
+            return int(other) + int(self)
+
+    class Chunk:
+        def numel(self, _dtype):
+            return Length(3)
+
+    whole = [Region("in", rank, 0, 4 * 3 * 50) for rank in range(50)]
+    assert scatter_counts(whole, [Chunk()] * 50, torch.float32, torch.float32) == [3] * 50
+    assert Length.added == 50

@@ -11,9 +11,11 @@ from testing.models import TiedModel
 from torch import nn
 
 from sshsdp_fsdp_runtime import Cast, ModelSpec, Options, PlanError, Sharding, Update, build_plan
+from sshsdp_fsdp_runtime.plan import storage
 from sshsdp_fsdp_runtime.plan.group import assign_slots, home_of
 from sshsdp_shardchain import Degrees, Level
 from sshsdp_updates import SGD, AdamW
+from sshsdp_zerosm import Topology
 
 SPEC = ModelSpec.of(TiedModel())
 
@@ -143,3 +145,15 @@ def test_every_element_has_one_owner_per_replica(nested, shapes):
                 ]
                 held = [i for piece in pieces for i in range(piece.start, piece.stop)]
                 assert sorted(held) == list(range(parameter.numel))
+
+
+def test_the_ranks_of_one_node_are_not_asked_for_partial_sums_which_only_nodes_have(monkeypatch):
+    def asked(**_arguments):
+        raise AssertionError
+
+    monkeypatch.setattr(storage, "reduce_scatter_workspace", asked)
+    monkeypatch.setattr(storage, "all_reduce_workspace", asked)
+    spec = ModelSpec.of(TiedModel())
+    assert build_plan(spec, Topology(1, 4)).storage.arenas
+    with pytest.raises(AssertionError):
+        build_plan(spec, Topology(2, 2))

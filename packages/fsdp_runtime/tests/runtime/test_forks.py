@@ -1,12 +1,16 @@
 """A fork of a rank can't use its model, and neither weights nor gradients of the rank change."""
 
 import os
+from functools import partial
 
 import pytest
 import torch
 
 from sshsdp_fsdp_runtime import Sharding
+from sshsdp_fsdp_runtime.plan import Votes
+from sshsdp_fsdp_runtime.runtime.ballot import Ballot, Vote
 from sshsdp_shardchain import Degrees
+from sshsdp_zerosm import Topology, TransportError, connect
 
 from .scenes import ids, on_ranks
 
@@ -98,3 +102,23 @@ def test_a_fork_of_a_rank_is_refused_everything_and_changes_nothing(form):
     [(expected, kept), _] = on_ranks(2, undisturbed, **options)
     assert norms == expected
     assert all(torch.equal(state[name], value) for name, value in kept.items())
+
+
+@pytest.mark.parametrize("opened", [False, True])
+def test_a_fork_is_refused_a_vote_before_it_writes_into_what_all_ranks_read(opened):
+    votes = Votes(message_bytes=32, topology=Topology(1, 1))
+    with connect(0, 1) as transport:
+        arena = transport.arena("votes", votes.nbytes)
+        ballot = Ballot(votes, transport, arena)
+        if opened:
+            ballot.open(1, 7)
+        memory = arena.tensor()
+        before = memory.clone()
+        transport.leave_to_parent()  # what a fork begins with
+        use = (
+            partial(ballot.post, Vote((1, 1), (7, 7), 5)) if opened else partial(ballot.open, 1, 7)
+        )
+        with pytest.raises(TransportError, match="a fork of it"):
+            use()
+        assert memory.equal(before)
+        assert (ballot.opened, ballot.posted) == (opened, False)

@@ -11,7 +11,7 @@ import torch
 from testing.models import TiedModel
 from torch import nn
 
-from sshsdp_fsdp_runtime import Update, fully_shard
+from sshsdp_fsdp_runtime import Update, deferred_init, fully_shard
 from sshsdp_updates import SGD, Stage
 
 from .scenes import ids, on_ranks
@@ -186,3 +186,24 @@ def test_a_layer_does_not_load_by_itself(model):
             whole.load_state_dict(wanted)
     after = model.full_state_dict()
     assert all(torch.equal(after[name], value) for name, value in before.items())
+
+
+@pytest.mark.parametrize("make", [nn.Embedding, nn.EmbeddingBag])
+def test_sparse_gradients_are_refused_by_name(make):
+    def build():
+        return nn.Sequential(make(11, 4, sparse=True), nn.Linear(4, 3))
+
+    text = rf"got '0\.weight' of {make.__name__}\(sparse=True\); build it with sparse=False"
+    with pytest.raises(TypeError, match=text):
+        fully_shard(build())
+    with deferred_init():
+        deferred = build()
+    with pytest.raises(TypeError, match=text):
+        fully_shard(deferred)
+    words = torch.tensor([[1, 2]])
+    for model, ignored in ((build(), ["0.**"]), (build(), ())):
+        model[0].weight.requires_grad_(bool(ignored))
+        sharded = fully_shard(model, ignored=ignored)
+        sharded(words).sum().backward()
+        assert (model[0].weight.grad is None) == (not ignored)
+        sharded.close()

@@ -13,7 +13,7 @@ from sshsdp_updates import OWN, AdamW, Muon
 
 @pytest.mark.parametrize(
     ("given", "shown"),
-    [(None, "NoneType"), (torch.ones(3), "Tensor"), (nn.Linear, "the class Linear")],
+    [(None, "None"), (torch.ones(3), "an object of Tensor"), (nn.Linear, "the class Linear")],
     ids=["none", "tensor", "class"],
 )
 def test_what_is_no_model_is_refused(given, shown):

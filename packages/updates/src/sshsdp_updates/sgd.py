@@ -1,7 +1,9 @@
 """Stochastic gradient descent with momentum (Sutskever et al. 2013, as torch implements it)."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, ClassVar
 
 import torch
@@ -51,6 +53,10 @@ class SGD(UpdateRule):
         """Check ranges as ``torch.optim.SGD`` does, and that momentum does not come or go."""
         require_nonnegative(hyperparameters, "lr", "momentum", "weight_decay")
         momentum, dampening = hyperparameters["momentum"], hyperparameters["dampening"]
+        nesterov = hyperparameters["nesterov"]
+        finite = isinstance(dampening, Real) and math.isfinite(dampening)
+        require(finite, "a finite number as dampening, usually from 0 to 1", "dampening", dampening)
+        require(isinstance(nesterov, bool), "True or False as nesterov", "nesterov", nesterov)
         require(
             bool(momentum) == bool(self.momentum),
             "a momentum > 0, because the rule was built with one"
@@ -60,7 +66,7 @@ class SGD(UpdateRule):
             momentum,
         )
         require(
-            not hyperparameters["nesterov"] or (momentum > 0 and dampening == 0),
+            not nesterov or (momentum > 0 and dampening == 0),
             "a momentum > 0 and dampening 0 with nesterov",
             "(momentum, dampening)",
             (momentum, dampening),

@@ -87,11 +87,18 @@ class Transport(ABC):
         """Collective: zeroed memory of `nbytes` bytes per rank (`shared`: per node).
 
         Raises:
+            TypeError: a name that is no text, or a size that is no int; the transport can still be
+                used.
             ValueError: a name that is taken, or a negative size.
             TransportError: after `seal`; ranks that ask for different things, or for more memory
                 than the host has (the same error on every rank).
         """
         self.check_usable()
+        if not isinstance(name, str) or not isinstance(nbytes, int):
+            raise TypeError(
+                f"expected the name of an arena and its bytes as an int, got {name!r} and "
+                f'{nbytes!r}; write arena("name", 4096)'
+            )
         if self._sealed:
             raise TransportError(
                 f"expected all arenas before seal(), got {name!r} after it: plan the memory and "

@@ -31,9 +31,9 @@ def check_list(name: str, given: object, kind: type) -> None:
         TypeError: with an example.
     """
     if isinstance(given, str) or not isinstance(given, Sequence):
-        got = _shown(given)
+        got = shown(given)
     elif wrong := [item for item in given if not isinstance(item, kind)]:
-        got = f"{_shown(wrong[0])} in it"
+        got = f"{shown(wrong[0])} in it"
     else:
         return
     raise TypeError(
@@ -44,12 +44,12 @@ def check_list(name: str, given: object, kind: type) -> None:
 def _check_pattern(rule: object, pattern: object) -> None:
     if not isinstance(pattern, str):
         raise TypeError(
-            f"expected the pattern of {type(rule).__name__} to be text, got {_shown(pattern)}; "
+            f"expected the pattern of {type(rule).__name__} to be text, got {shown(pattern)}; "
             'write it first, "**" for everything'
         )
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
     """A name for what may be as long as a model."""
     if isinstance(value, type):
         return f"the class {value.__qualname__}"

@@ -184,6 +184,8 @@ CHUNK_BYTES = 2**20  # of a shard or sum that is on its way while another is wor
 
 def _partial_bytes(atoms: Sequence[AtomPlan], topology: Topology) -> int:
     """Bytes of partial sums: the most that any reduction needs, since they take turns."""
+    if topology.nodes == 1:  # there are none, which is not asked of each of 100,000 ranks
+        return 0
     longest: dict[tuple[Degrees, torch.dtype], int] = {}
     for atom in atoms:
         if atom.main_dtype is not None:

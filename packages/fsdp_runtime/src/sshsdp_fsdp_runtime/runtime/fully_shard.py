@@ -17,6 +17,7 @@ from sshsdp_fsdp_runtime.plan import (
     Update,
     build_plan,
 )
+from sshsdp_fsdp_runtime.plan.rules import shown
 from sshsdp_fsdp_runtime.runtime.agreement import agree_on_plan
 from sshsdp_fsdp_runtime.runtime.deferred_init import Construction, initial_values_of
 from sshsdp_fsdp_runtime.runtime.environment import transport_from_environment
@@ -89,10 +90,9 @@ def fully_shard(
         RuntimeError: ranks planned differently; the same error on every rank.
     """
     if not isinstance(model, nn.Module):
-        shown = (
-            f"the class {model.__qualname__}" if isinstance(model, type) else type(model).__name__
+        raise TypeError(
+            f"expected a model, an object of nn.Module, got {shown(model)}; build one first"
         )
-        raise TypeError(f"expected a model, an object of nn.Module, got {shown}; build one first")
     if isinstance(model, ShardedModule):
         raise TypeError("expected a plain model, got one that is sharded already")
     initial = initial_values_of(model)

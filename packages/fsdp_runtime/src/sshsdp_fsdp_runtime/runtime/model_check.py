@@ -1,6 +1,6 @@
 """What a model must be to be sharded."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from torch import nn
 
@@ -21,8 +21,9 @@ def check_model(model: nn.Module, initial: str, ignored: Sequence[str]) -> None:
         ignored: patterns of parameters that may be as they like.
 
     Raises:
-        TypeError: an attribute of the model has a name that sharding gives it, or a parameter is
-            of another class than ``nn.Parameter``, complex, or shares memory with another.
+        TypeError: an attribute of the model has a name that sharding gives it, an embedding asks
+            for sparse gradients, or a parameter is of another class than ``nn.Parameter``,
+            complex, or shares memory with another.
         RuntimeError: a parameter is not on the CPU.
     """
     check_list("ignored", ignored, str)  # before the plan is made, which needs a fit model
@@ -32,10 +33,11 @@ def check_model(model: nn.Module, initial: str, ignored: Sequence[str]) -> None:
                 f"expected a model without an attribute {name!r}, which fully_shard() adds; "
                 "rename it"
             )
-    if initial != "given":
-        return
     parameters = list(model.named_parameters(remove_duplicate=False))
     left = {id(p) for name, p in parameters if any(matches(pattern, name) for pattern in ignored)}
+    _check_dense(model, left)
+    if initial != "given":
+        return
     for name, parameter in parameters:
         if id(parameter) in left:
             continue
@@ -62,3 +64,16 @@ def check_model(model: nn.Module, initial: str, ignored: Sequence[str]) -> None:
                 "and imaginary parts, and use torch.view_as_complex() in the forward"
             )
     check_own_memory({name: p for name, p in model.named_parameters() if id(p) not in left})
+
+
+def _check_dense(model: nn.Module, left: Collection[int]) -> None:
+    for place, module in model.named_modules():
+        if not isinstance(module, nn.Embedding | nn.EmbeddingBag) or not module.sparse:
+            continue
+        if module.weight.requires_grad and id(module.weight) not in left:
+            name = f"{place}.weight" if place else "weight"
+            raise TypeError(
+                f"expected dense gradients, got {name!r} of {type(module).__name__}(sparse=True); "
+                "build it with sparse=False, or leave it to an optimizer of its own with "
+                f"ignored=[{name!r}]"
+            )

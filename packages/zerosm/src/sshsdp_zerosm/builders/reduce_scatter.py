@@ -86,10 +86,11 @@ def scatter_counts(
 ) -> list[int]:
     """Elements per chunk; ValueError unless they add up to every input."""
     counts = [region.numel(accumulator) for region in accumulators]
+    together = sum(counts)
     for region in inputs:
-        if region.numel(dtype) != sum(counts):
+        if region.numel(dtype) != together:
             raise ValueError(
-                f"expected inputs of {sum(counts)} elements, as many as all accumulators have, "
+                f"expected inputs of {together} elements, as many as all accumulators have, "
                 f"got {region} ({dtype})"
             )
     return counts

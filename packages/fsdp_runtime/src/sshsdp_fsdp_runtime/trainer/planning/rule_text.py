@@ -15,6 +15,7 @@ from sshsdp_shardchain import Degrees
 from sshsdp_updates import TensorUnit, UpdateRule, columns, experts, heads, pieces, whole
 
 Made = TypeVar("Made", bound=Callable[..., Any])
+_T = TypeVar("_T")
 
 _UNITS: Mapping[str, Callable[..., TensorUnit]] = MappingProxyType(
     {unit.__name__: unit for unit in (columns, experts, heads, pieces, whole)}
@@ -95,14 +96,10 @@ def parse_update(text: str) -> Update:
         raise InputError(
             f"--optimizer {value}: expected arguments by name, as in sgd(momentum=0.9)"
         )
-    try:
-        rule = kind(**named)
-        unit: TensorUnit | None = None
-        if at:
-            make, arguments, named = _call(unit_text, _UNITS, "unit")
-            unit = make(*arguments, **named)
-    except (ValueError, TypeError) as error:
-        raise InputError(f"--optimizer {value}: {error}") from error
+    rule = _make(value, kind, [], named)
+    unit: TensorUnit | None = None
+    if at:
+        unit = _make(value, *_call(unit_text, _UNITS, "unit"))
     return Update(pattern, rule, is_matrix if works_on_units(rule) else None, unit)
 
 
@@ -120,11 +117,37 @@ def _call(
         )
     try:
         call = ast.parse(f"f{bracket + rest or '()'}", mode="eval").body
-        assert isinstance(call, ast.Call)
-        positional = [ast.literal_eval(argument) for argument in call.args]
-        return made, positional, {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
     except (ValueError, SyntaxError) as error:
-        raise InputError(f"--optimizer {text}: {error}") from error
+        raise InputError(
+            f"--optimizer {text}: expected arguments as in {name.strip()}(1, name=2), got {error}"
+        ) from error
+    if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name)):
+        raise InputError(f"--optimizer: expected one {what} and its arguments, got {text!r}")
+    positional = [_literal(argument, text) for argument in call.args]
+    return made, positional, {k.arg or "**": _literal(k.value, text) for k in call.keywords}
+
+
+def _literal(argument: ast.expr, text: str) -> Any:
+    try:
+        return ast.literal_eval(argument)
+    except ValueError as error:
+        raise InputError(
+            f"--optimizer {text}: expected numbers, quoted texts, True, False, None, or lists of"
+            f" them as arguments, got {ast.unparse(argument)}; write out its value"
+        ) from error
+
+
+def _make(text: str, made: Callable[..., _T], arguments: list[Any], named: dict[str, Any]) -> _T:
+    try:
+        return made(*arguments, **named)
+    except (ValueError, TypeError) as error:
+        signature = inspect.signature(made)
+        takes = ""
+        try:
+            signature.bind(*arguments, **named)
+        except TypeError:
+            takes = f"; {made.__name__} takes {', '.join(signature.parameters) or 'nothing'}"
+        raise InputError(f"--optimizer {text}: {error}{takes}") from error
 
 
 def _rules() -> dict[str, type[UpdateRule]]:
