@@ -89,7 +89,9 @@ def test_edits_of_full_values_are_seen_by_the_next_forward(form, cast):
 
     def scene(_rank, model):
         x = torch.ones(1, 5, dtype=torch.bfloat16 if cast else torch.float64)
-        model(ids())  # whatever was gathered before must be gathered anew
+        with torch.no_grad():
+            model(ids())
+            model.layers[0].up(x)  # gathered, and kept: what is read outside of its group's forward
         with model.unsharded("layers.*.up.weight") as full:
             assert list(full) == names
             read = {name: value.clone() for name, value in full.items()}
