@@ -16,6 +16,16 @@ from sshsdp_fsdp_runtime.trainer.stop import SIGNALS
     ("options", "text"),
     [
         (["--data", "/absent"], "got /absent, which does not exist"),
+        (["--data", ""], "a value for --data, got an empty text; is a variable of the shell not"),
+        (["--data", "a", ""], "expected a value for --data, got an empty text"),
+        (["--data="], "expected a value for --data, got an empty text"),
+        (
+            ["--name", "../x"],
+            "got '../x'; choose a name without .. and a leading /, and with --runs",
+        ),
+        (["--name", "a/../../x"], "name of a folder in "),
+        (["--name", "/tmp/x"], "got '/tmp/x'; choose a name"),
+        (["--name", "."], "got '.'; choose a name"),
         (["--ranks", "3"], "a batch that 3 ranks divide, got 4; use 3"),
         (["--context", "9000"], "training tokens for batch 4 and context 9000"),
         (["--model.size", "huge"], "a model size out of nano"),
@@ -43,6 +53,11 @@ def test_options_win_over_the_file_and_the_file_over_the_defaults(tmp_path):
     assert config.optimizer.warmup_steps == 2
     assert config.optimizer.weight_decay == 0.1
     assert [path.name for path in config.data] == ["a", "b"]
+
+
+@pytest.mark.parametrize("name", ["sample-prompt", "sample_prompt"])
+def test_the_prompt_may_be_empty(name):
+    assert parse_train([f"--report.{name}", ""]).run.report.sample_prompt == ""
 
 
 def test_a_taken_name_is_refused(tmp_path, capfd):

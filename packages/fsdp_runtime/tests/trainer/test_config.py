@@ -14,10 +14,10 @@ from sshsdp_fsdp_runtime.trainer.config import (
     OptimizerConfig,
     ReportConfig,
     TrainConfig,
-    check_resumable,
 )
 from sshsdp_fsdp_runtime.trainer.configfile import format_config, read_config
 from sshsdp_fsdp_runtime.trainer.errors import InputError
+from sshsdp_fsdp_runtime.trainer.resumption import check_resumable
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 configs = st.builds(
@@ -77,6 +77,7 @@ def test_a_written_configuration_reads_back_equal(config, file):
         ("[debug]\ntrace = '3:0'", "debug.trace within the steps 1 to 1200 of the run, got '3:0'"),
         ("steps = 4\n[debug]\ntrace = '3:3'", "steps 1 to 4 of the run, got '3:3'; use 3"),
         ("steps = ", "expected a TOML file, got .*run.toml"),
+        ('data = [""]', "expected data as a string .a path; . is the current folder., got ''"),
     ],
 )
 def test_a_bad_file_is_refused_by_place_and_remedy(file, text, message):
@@ -142,3 +143,24 @@ def test_a_resumed_run_may_change_how_it_runs_but_not_what_it_is():
     check_resumable(saved, replace(saved, ranks=4, steps=2000, microbatch=1, threads=1))
     with pytest.raises(InputError, match=r"expected seed as the run was started \(0\), got 1"):
         check_resumable(saved, replace(saved, seed=1))
+
+
+def test_what_a_resumed_run_would_change_is_named_field_by_field():
+    saved = TrainConfig(data=(Path("a"), Path("b")))
+    optimizer = replace(saved.optimizer, name="adamw", lr=0.5)
+    with pytest.raises(InputError) as caught:
+        check_resumable(saved, replace(saved, data=(), batch=16, optimizer=optimizer))
+    assert str(caught.value) == (
+        "expected data as the run was started (a b), got none, and batch (8), got 16, and"
+        " optimizer.name (muon), got adamw, and optimizer.lr (0.001), got 0.5; drop the options, or"
+        " start a new run"
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "got"), [({"name": "b"}, "--name, got b"), ({"runs": Path("x")}, "--runs, got x")]
+)
+def test_a_resumed_run_stays_in_its_folder(change, got):
+    saved = TrainConfig(name="a")
+    with pytest.raises(InputError, match=f"--resume without {got}: a run goes on .*; drop the opt"):
+        check_resumable(saved, replace(saved, **change))

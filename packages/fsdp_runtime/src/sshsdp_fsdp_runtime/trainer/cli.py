@@ -12,7 +12,7 @@ from typing import Annotated, NoReturn
 
 import tyro
 
-from sshsdp_fsdp_runtime.trainer.config import TrainConfig, check_resumable
+from sshsdp_fsdp_runtime.trainer.config import TrainConfig
 from sshsdp_fsdp_runtime.trainer.configfile import read_config
 from sshsdp_fsdp_runtime.trainer.console import complain, say
 from sshsdp_fsdp_runtime.trainer.errors import InputError
@@ -22,6 +22,7 @@ from sshsdp_fsdp_runtime.trainer.outcome import Outcome
 from sshsdp_fsdp_runtime.trainer.planning import plan
 from sshsdp_fsdp_runtime.trainer.prepare import prepare_run, prepare_together
 from sshsdp_fsdp_runtime.trainer.rank import train_rank
+from sshsdp_fsdp_runtime.trainer.resumption import check_resumable
 from sshsdp_fsdp_runtime.trainer.runfolder import open_run_folder
 from sshsdp_fsdp_runtime.trainer.seat import resolve_ranks, torchrun_seat, torchrun_world
 from sshsdp_fsdp_runtime.trainer.session import OpenSession, ShardedSession
@@ -118,8 +119,9 @@ def parse_train(arguments: Sequence[str]) -> TrainCommand:
 
     Raises:
         InputError: a bad TOML file, a run that can't be resumed, a change that a resumed run can't
-            take.
+            take, an option without a value.
     """
+    _check_values(arguments)
     # The files give the defaults of the parser proper, so they are looked up first.
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     first.add_argument("--config", type=Path)
@@ -143,6 +145,21 @@ def parse_train(arguments: Sequence[str]) -> TrainCommand:
     if saved is not None:
         check_resumable(saved, command.run)
     return command
+
+
+def _check_values(arguments: Sequence[str]) -> None:
+    """Refuse empty values: an empty path would be the current folder."""
+    option = ""
+    for argument in arguments:
+        value = argument
+        if argument.startswith("--"):
+            option, _, value = argument.partition("=")
+            value = value if "=" in argument else option
+        if not value and option.replace("_", "-") != "--report.sample-prompt":
+            raise InputError(
+                f"expected a value for {option or 'an option'}, got an empty text; is a variable of"
+                " the shell not set? The current folder is ."
+            )
 
 
 _COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = MappingProxyType(

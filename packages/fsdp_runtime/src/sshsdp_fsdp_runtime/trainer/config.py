@@ -266,25 +266,6 @@ class TrainConfig:
         return replace(self, ranks=ranks)
 
 
-# A resumed run that changed one of these would not be the same run any more.
-FIXED_ON_RESUME = ("data", "batch", "context", "seed", "model", "corpus", "optimizer")
-
-
-def check_resumable(saved: TrainConfig, wanted: TrainConfig) -> None:
-    """Refuse changes that would make the resumed run another run.
-
-    Raises:
-        InputError: naming the first field that differs.
-    """
-    for name in FIXED_ON_RESUME:
-        before, after = getattr(saved, name), getattr(wanted, name)
-        if before != after:
-            raise InputError(
-                f"expected {name} as the run was started ({before}), got {after};"
-                " drop the option, or start a new run"
-            )
-
-
 def _names(config: Any) -> tuple[str, ...]:
     return tuple(each.name for each in fields(config))
 

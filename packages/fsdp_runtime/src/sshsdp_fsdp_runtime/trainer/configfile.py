@@ -91,7 +91,7 @@ def _convert(value: Any, hint: Any, path: str) -> Any:
             return tuple(_convert(each, argument, path) for each, argument in pairs)
     if hint is float and type(value) in (int, float):
         return float(value)
-    if hint is Path and isinstance(value, str):
+    if hint is Path and isinstance(value, str) and value:
         return Path(value)
     if type(value) is hint:
         return value
@@ -103,7 +103,9 @@ def _describe(hint: Any) -> str:
         return "one of " + ", ".join(repr(each) for each in get_args(hint))
     if get_origin(hint) is tuple:
         return f"a list ({hint})"
-    return {Path: "a string (a path)", str: "a string"}.get(hint, getattr(hint, "__name__", ""))
+    return {Path: "a string (a path; . is the current folder)", str: "a string"}.get(
+        hint, getattr(hint, "__name__", "")
+    )
 
 
 def _lines(config: Any, prefix: str) -> Iterator[str]:

@@ -147,9 +147,15 @@ def make_run_folder(
         held: gets the lock of the folder.
 
     Raises:
-        InputError: when there already is a run of that name.
+        InputError: when there already is a run of that name, or the name is none.
     """
     name = config.name or _unused_name(config.runs)
+    parts = Path(name).parts
+    if not parts or ".." in parts or Path(name).is_absolute() or "\0" in name:
+        raise InputError(
+            f"expected the name of a folder in {config.runs}, got {name!r}; choose a name without"
+            " .. and a leading /, and with --runs the place where it is"
+        )
     folder = RunFolder(config.runs / name)
     try:
         folder.path.mkdir(parents=True)
