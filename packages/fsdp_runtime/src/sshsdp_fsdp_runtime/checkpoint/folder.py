@@ -3,13 +3,46 @@
 import logging
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from sshsdp_fsdp_runtime.checkpoint.errors import CheckpointError
+from sshsdp_fsdp_runtime.checkpoint.errors import CheckpointError, reason
 from sshsdp_fsdp_runtime.checkpoint.manifest import FILE_NAME, METADATA, Manifest
 
 _UNFINISHED = ".unfinished"
 _log = logging.getLogger(__name__)
+
+
+def checked_path(path: str | os.PathLike[str]) -> Path:
+    """What a caller gave as a path.
+
+    Raises:
+        CheckpointError: it is none.
+    """
+    if not isinstance(path, str | os.PathLike) or "\0" in os.fspath(path):
+        got = repr(path) if isinstance(path, str) else type(path).__name__
+        raise CheckpointError(
+            f"expected the path of a checkpoint, got {got}; give a str or a Path, as in "
+            '"checkpoints/step-100"'
+        )
+    return Path(path)
+
+
+@contextmanager
+def making(path: Path) -> Iterator[None]:
+    """Around what makes files at `path`.
+
+    Raises:
+        CheckpointError: the system does not let it.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(
+            f"expected a path where files can be made, got {path}: {reason(error)}; choose another "
+            "one, or make its folder writable"
+        ) from error
 
 
 def staging_folder(path: Path) -> Path:
@@ -21,8 +54,13 @@ def open_staging(path: Path) -> None:
     """Make the empty staging folder of `path`, without what an interrupted save left in it.
 
     Raises:
-        CheckpointError: something other than an empty folder is at `path`.
+        CheckpointError: something other than an empty folder is at `path`, or it can't be made.
     """
+    with making(path):
+        _make_staging(path)
+
+
+def _make_staging(path: Path) -> None:
     if path.exists() and not (path.is_dir() and not any(path.iterdir())):
         raise CheckpointError(
             f"expected a path where nothing is yet, got {path}, which exists; "

@@ -11,7 +11,7 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from sshsdp_fsdp_runtime.checkpoint.agreement import agree
 from sshsdp_fsdp_runtime.checkpoint.errors import CheckpointError, CheckpointMismatchError, reason
 from sshsdp_fsdp_runtime.checkpoint.manifest import METADATA
-from sshsdp_fsdp_runtime.checkpoint.protocol import Checkpointable
+from sshsdp_fsdp_runtime.checkpoint.protocol import Checkpointable, check_sharded
 from sshsdp_fsdp_runtime.checkpoint.reading import read_into, saved_items
 from sshsdp_fsdp_runtime.checkpoint.source import agree_on_source
 from sshsdp_fsdp_runtime.runtime import CheckpointEntry, FragmentTensor
@@ -42,9 +42,11 @@ def load_torch_checkpoint(
             optimizer as it is.
 
     Raises:
+        TypeError: a model that is not sharded.
         CheckpointMismatchError: names, shapes or state differ; nothing was changed.
         CheckpointError: ranks gave different ones, or it cannot be read. On every rank the same.
     """
+    check_sharded(model)
     steps = _TorchLoad(model, model_key, optimizer_key)
     agree_on_source(model.transport, path, steps.open, (model_key, optimizer_key))
     agree(model.transport, steps.prepare)

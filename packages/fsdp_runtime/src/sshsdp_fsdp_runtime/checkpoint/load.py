@@ -13,7 +13,7 @@ from sshsdp_fsdp_runtime.checkpoint.extra import Extra
 from sshsdp_fsdp_runtime.checkpoint.extra import Path as ExtraPath
 from sshsdp_fsdp_runtime.checkpoint.fresh import FreshState, trained_otherwise, updated_otherwise
 from sshsdp_fsdp_runtime.checkpoint.manifest import Manifest, SavedExtra
-from sshsdp_fsdp_runtime.checkpoint.protocol import Checkpointable
+from sshsdp_fsdp_runtime.checkpoint.protocol import Checkpointable, check_sharded
 from sshsdp_fsdp_runtime.checkpoint.reading import read_into
 from sshsdp_fsdp_runtime.checkpoint.signature import Signature
 from sshsdp_fsdp_runtime.checkpoint.source import agree_on_source
@@ -51,6 +51,7 @@ def load_checkpoint(
         rank of the same number, None on a rank that the saving world did not have.
 
     Raises:
+        TypeError: a model that is not sharded.
         CheckpointMismatchError: the checkpoint is of another model; nothing was changed.
         IncompleteCheckpointError: the save was interrupted, or files are missing or damaged;
             nothing was changed.
@@ -58,6 +59,7 @@ def load_checkpoint(
             of reading, the model may be half overwritten: load another checkpoint before using it.
             On every rank the same.
     """
+    check_sharded(model)
     steps = _Load(model, verify, fresh)
     with labelled("sshsdp::checkpoint check"):
         agree_on_source(model.transport, path, steps.open, fresh)

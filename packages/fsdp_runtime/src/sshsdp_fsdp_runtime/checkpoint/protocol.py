@@ -66,3 +66,16 @@ class Checkpointable(Protocol):
     def weights_loaded(self) -> None:
         """Called once, on all ranks, after the tensors were overwritten in place."""
         ...
+
+
+def check_sharded(model: object) -> None:
+    """Refuse what is no `Checkpointable`, such as a plain model; on every rank alike.
+
+    Raises:
+        TypeError: with what to do.
+    """
+    if not hasattr(model, "checkpoint_tensors"):
+        raise TypeError(
+            f"expected a model after fully_shard(), got {type(model).__name__}; shard it first, or "
+            "use torch.save() and torch.load(), or torch.distributed.checkpoint, for a plain one"
+        )

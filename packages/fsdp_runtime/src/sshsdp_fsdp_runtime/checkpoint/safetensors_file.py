@@ -135,7 +135,7 @@ class SafetensorsFile:
         except (OSError, struct.error, ValueError) as error:
             raise CheckpointError(
                 f"expected a file of the safetensors format, got {path}: "
-                f"{type(error).__name__}: {error}"
+                f"{type(error).__name__}: {error}; check the path, or copy the file again"
             ) from error
         metadata = rows.pop("__metadata__", {})
         start = _LENGTH.size + length

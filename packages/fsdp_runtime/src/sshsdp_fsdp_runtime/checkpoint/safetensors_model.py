@@ -4,6 +4,7 @@ Nothing is sent and nobody holds more than a block of a tensor: every rank write
 it owns to their places in the files, and reads the ranges that it holds.
 """
 
+import contextlib
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,8 +13,8 @@ import torch
 
 from sshsdp_fsdp_runtime.checkpoint.agreement import agree
 from sshsdp_fsdp_runtime.checkpoint.errors import CheckpointError, CheckpointMismatchError
-from sshsdp_fsdp_runtime.checkpoint.folder import sync_folder
-from sshsdp_fsdp_runtime.checkpoint.protocol import Checkpointable
+from sshsdp_fsdp_runtime.checkpoint.folder import checked_path, making, sync_folder
+from sshsdp_fsdp_runtime.checkpoint.protocol import Checkpointable, check_sharded
 from sshsdp_fsdp_runtime.checkpoint.safetensors_file import StoredTensor
 from sshsdp_fsdp_runtime.checkpoint.safetensors_folder import INDEX, SafetensorsFolder
 from sshsdp_fsdp_runtime.checkpoint.source import agree_on_source
@@ -47,15 +48,17 @@ def export_safetensors(
         metadata: text beside ``{"format": "pt"}``.
 
     Raises:
+        TypeError: a model that is not sharded, or a limit that is no int.
         CheckpointError: on every rank the same.
     """
+    check_sharded(model)
     if not isinstance(max_shard_bytes, int):
         raise TypeError(
             f"expected max_shard_bytes as a number of bytes, got {max_shard_bytes!r}; give an int"
         )
     if max_shard_bytes < 1:
         raise ValueError(f"expected max_shard_bytes >= 1, got {max_shard_bytes}")
-    steps = _Export(Path(path), model, max_shard_bytes, dtype, metadata or {})
+    steps = _Export(path, model, max_shard_bytes, dtype, metadata or {})
     agree(model.transport, steps.plan)
     try:
         for step in (steps.open, steps.write, steps.commit):
@@ -77,10 +80,12 @@ def load_safetensors(path: str | os.PathLike[str] | None, model: Checkpointable)
         model: has the names and shapes of the files.
 
     Raises:
+        TypeError: a model that is not sharded.
         CheckpointMismatchError: names or shapes differ; nothing was changed.
         CheckpointError: a file is missing or damaged, or ranks gave different weights; nothing was
             changed. On every rank the same.
     """
+    check_sharded(model)
     steps = _Load(model)
     agree_on_source(model.transport, path, steps.open)
     agree(model.transport, steps.plan)
@@ -91,17 +96,18 @@ def load_safetensors(path: str | os.PathLike[str] | None, model: Checkpointable)
 class _Export:
     def __init__(
         self,
-        path: Path,
+        path: str | os.PathLike[str],
         model: Checkpointable,
         max_shard_bytes: int,
         dtype: torch.dtype | None,
         metadata: Mapping[str, str],
     ) -> None:
-        self._path, self._model, self._limit = path, model, max_shard_bytes
+        self._given, self._model, self._limit = path, model, max_shard_bytes
         self._dtype, self._metadata = dtype, metadata
 
     def plan(self) -> None:
         """Lay the files out, alike on every rank."""
+        self._path = checked_path(self._given)
         entries = [e for e in self._model.checkpoint_tensors() if e.key.startswith("model.")]
         self._entries = [entry for entry in entries if entry.tied_to is None]
         tied = {_name(e.key): _name(e.tied_to) for e in entries if e.tied_to is not None}
@@ -114,8 +120,11 @@ class _Export:
 
     def open(self) -> None:
         """Rank 0 makes the files, of their full length, with their headers."""
-        if self._model.transport.rank:
-            return
+        if self._model.transport.rank == 0:
+            with making(self._path):
+                self._make()
+
+    def _make(self) -> None:
         self._path.mkdir(parents=True, exist_ok=True)
         found = sorted(self._path.glob("model*.safetensors*"))
         if found:
@@ -157,10 +166,11 @@ class _Export:
         sync_folder(self._path)
 
     def discard(self) -> None:
-        """Rank 0 removes what was not finished."""
+        """Rank 0 removes what was not finished, as far as that works."""
         if self._model.transport.rank == 0:
             for name in (*self._folder.files, INDEX):
-                self._draft(name).unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    self._draft(name).unlink()
 
     def _draft(self, name: str) -> Path:
         return self._path / f".{name}{_UNFINISHED}"

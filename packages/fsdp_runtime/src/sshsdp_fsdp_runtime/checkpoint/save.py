@@ -9,11 +9,16 @@ from pathlib import Path
 from sshsdp_fsdp_runtime.checkpoint.agreement import agree
 from sshsdp_fsdp_runtime.checkpoint.contents import Contents
 from sshsdp_fsdp_runtime.checkpoint.errors import CheckpointError
-from sshsdp_fsdp_runtime.checkpoint.folder import discard_staging, open_staging, staging_folder
+from sshsdp_fsdp_runtime.checkpoint.folder import (
+    checked_path,
+    discard_staging,
+    open_staging,
+    staging_folder,
+)
 from sshsdp_fsdp_runtime.checkpoint.manifest import Manifest
 from sshsdp_fsdp_runtime.checkpoint.messages import exchange_all
 from sshsdp_fsdp_runtime.checkpoint.pending import PendingSave, finish_pending
-from sshsdp_fsdp_runtime.checkpoint.protocol import Checkpointable
+from sshsdp_fsdp_runtime.checkpoint.protocol import Checkpointable, check_sharded
 from sshsdp_fsdp_runtime.checkpoint.state import snapshot
 from sshsdp_fsdp_runtime.checkpoint.write import Planning, Write
 from sshsdp_updates import labelled
@@ -47,11 +52,13 @@ def save_checkpoint(
         returns, unless `asynchronous`.
 
     Raises:
+        TypeError: a model that is not sharded.
         CheckpointError: on every rank the same; nothing is at `path` then. Also when the save that
             was in flight has failed.
     """
+    check_sharded(model)
     finish_pending(model.transport)
-    steps = _Save(Path(path), model, extra)
+    steps = _Save(path, model, extra)
     transport = model.transport
     with labelled("sshsdp::checkpoint collect"):
         answers = agree(transport, steps.collect)
@@ -76,17 +83,21 @@ def save_checkpoint(
 class _Save:
     """The steps of one rank; every step is followed by an agreement of all ranks."""
 
+    path: Path
     contents: Contents
     write: Write
 
-    def __init__(self, path: Path, model: Checkpointable, extra: Mapping[str, object]) -> None:
-        self.path = path
+    def __init__(
+        self, path: str | os.PathLike[str], model: Checkpointable, extra: Mapping[str, object]
+    ) -> None:
+        self._given = path
         self._model = model
         self._extra = extra
         self._rank = model.transport.rank
 
     def collect(self) -> dict[str, object]:
         """Collect what to write; the answer is what ranks compare."""
+        self.path = checked_path(self._given)
         if not self.path.name:
             raise CheckpointError(
                 f"expected the path of a new folder, got {str(self.path)!r}, which has no name; "

@@ -8,6 +8,7 @@ from typing import TypedDict
 
 from sshsdp_fsdp_runtime.checkpoint.agreement import agree
 from sshsdp_fsdp_runtime.checkpoint.errors import CheckpointError
+from sshsdp_fsdp_runtime.checkpoint.folder import checked_path
 from sshsdp_fsdp_runtime.checkpoint.protocol import CheckpointTransport
 
 
@@ -41,7 +42,12 @@ def agree_on_source(
     """
 
     def look() -> _Answer:
-        found = _path(path)
+        if path is None:
+            raise CheckpointError(
+                "expected a checkpoint, got None: there is none yet, if newest_checkpoint() said "
+                "so; load only where it found one"
+            )
+        found = checked_path(path)
         digest = hashlib.sha256(identify(found)).hexdigest()
         return {"path": str(found), "digest": digest, "options": list(options)}
 
@@ -60,16 +66,3 @@ def agree_on_source(
                 f"{answer['options']} on rank {rank}; load the same everywhere"
             )
     return Path(answers[transport.rank]["path"])
-
-
-def _path(path: str | os.PathLike[str] | None) -> Path:
-    if path is None:
-        raise CheckpointError(
-            "expected a checkpoint, got None: there is none yet, if newest_checkpoint() said so; "
-            "load only where it found one"
-        )
-    if not isinstance(path, str | os.PathLike):
-        raise CheckpointError(
-            f"expected the path of a checkpoint, got {type(path).__name__}; give a str or a Path"
-        )
-    return Path(path)
