@@ -63,15 +63,15 @@ def save_own(rank, path):
     torch.manual_seed(rank.rank)
     own = {"rng": torch.get_rng_state(), "seen": 10 * rank.rank}
     model = CutModel(StoreTransport(rank.rank, rank.world, rank.store))
-    shared = {"order": rank.rank, "tensors": list(torch.full((4, 1000), rank.rank))}
+    shared = {"order": 7, "tensors": list(torch.full((4, 1000), 3))}
     save_checkpoint(path, model, {**shared, "per_rank": own})
     return torch.rand(3).tolist()
 
 
 def load_own(rank, path):
     extra = load_checkpoint(path, CutModel(StoreTransport(rank.rank, rank.world, rank.store)))
-    assert extra["order"] == 0
-    assert not torch.stack(extra["tensors"]).any()
+    assert extra["order"] == 7
+    assert torch.stack(extra["tensors"]).equal(torch.full((4, 1000), 3))
     own = extra["per_rank"]
     if own is None:
         return None
@@ -97,3 +97,46 @@ def save_own_on_one(rank, path):
 
 def test_per_rank_values_are_of_all_ranks_or_of_none(tmp_path):
     run_ranks(save_own_on_one, 2, tmp_path / "a")
+
+
+NAN = float("nan")
+ALIKE = [
+    [{}, {}],
+    [{"a": 1, "b": {"c": NAN, "d": [None]}}, {"b": {"d": (None,), "c": NAN}, "a": 1}],
+    [{"x": torch.tensor([NAN, -1.0])}, {"x": torch.tensor([[NAN, 3.0], [-1.0, 3.0]])[:, 0]}],
+    [
+        {"x": torch.zeros(0, 3), "y": torch.tensor(1)},
+        {"y": torch.tensor(1), "x": torch.zeros(0, 3)},
+    ],
+    [{"x": torch.tensor([1 - 2j]).conj()}, {"x": torch.tensor([1 + 2j])}],
+    [{"per_rank": 1}, {"per_rank": torch.ones(2)}],
+]
+DIFFERENT = [
+    ([{"a": 1, "b": 2}, {"a": 1, "b": 3}], "'b'.* got another one"),
+    ([{"a": 1}, {}], "'a'.* got none"),
+    ([{}, {"step": 3}], "'step'.* got one"),
+    ([{"a": {"b": [1, 2]}}, {"a": {"b": [2, 1]}}], "'a'.* got another one"),
+    ([{"a": [None]}, {"a": [torch.ones(1)]}], "'a'.* got another one"),
+    (
+        [{"a": torch.zeros(9)}, {"a": torch.zeros(9).index_fill(0, torch.tensor(8), 1)}],
+        "'a'.* got another one",
+    ),
+    ([{"a": torch.zeros(2)}, {"a": torch.zeros(2, dtype=torch.int32)}], "'a'.* got another one"),
+    ([{"a": torch.zeros(2, 3)}, {"a": torch.zeros(3, 2)}], "'a'.* got another one"),
+    ([{"a": [torch.ones(1), None]}, {"a": [None, torch.ones(1)]}], "'a'.* got another one"),
+]
+
+
+def save_each(rank, root):
+    model = CutModel(StoreTransport(rank.rank, rank.world, rank.store))
+    for number, extras in enumerate(ALIKE):
+        save_checkpoint(root / str(number), model, extras[rank.rank])
+    for extras, text in DIFFERENT:
+        text = rf"expected extra\[{text}; give all ranks one value, or put what each has of its own"
+        with pytest.raises(CheckpointError, match=text):
+            save_checkpoint(root / "different", model, extras[rank.rank])
+
+
+def test_values_that_differ_between_ranks_are_refused_by_name(tmp_path):
+    run_ranks(save_each, 2, tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == list(map(str, range(len(ALIKE))))

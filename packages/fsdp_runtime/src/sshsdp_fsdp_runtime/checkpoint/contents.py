@@ -22,7 +22,7 @@ class Contents:
         state: for torch.distributed.checkpoint.
         signature: tensors of the model and its optimizer.
         scalars: the model's JSON values.
-        shared: the caller's values, those of rank 0.
+        shared: the caller's values that are equal on all ranks.
         per_rank: the caller's values of every rank; set by `compare`.
         step: training step if the caller gave one, else -1.
     """
@@ -51,7 +51,9 @@ class Contents:
         shared = {key: value for key, value in extra.items() if key != "per_rank"}
         step = shared.get("step")
         self.step = step if isinstance(step, int) else -1
-        self.shared = self._add(Extra.split(shared), "extra", write=rank == 0)
+        split = Extra.split(shared)
+        self._digests = split.digests()
+        self.shared = self._add(split, "extra", write=rank == 0)
         self.per_rank: tuple[SavedExtra, ...] = ()
         self._own: SavedExtra | None = None
         if "per_rank" in extra:
@@ -64,6 +66,7 @@ class Contents:
         return {
             "tensors": self.signature.digest(),
             "scalars": hashlib.sha256(scalars).hexdigest(),
+            "extra": self._digests,
             "per_rank": None if self._own is None else asdict(self._own),
         }
 
@@ -80,6 +83,7 @@ class Contents:
                         f"expected the same {what} on all ranks, got other ones on rank {rank} "
                         "than on rank 0; all ranks have to save the same model"
                     )
+            _compare_extra(rank, answer["extra"], answers[0]["extra"])
         rows = [answer["per_rank"] for answer in answers]
         missing = [rank for rank, row in enumerate(rows) if row is None]
         if missing and len(missing) < len(rows):
@@ -97,6 +101,16 @@ class Contents:
             if write:
                 self.state[key] = tensor
         return SavedExtra(extra.values, tuple(rows))
+
+
+def _compare_extra(rank: int, own: Mapping[str, str], first: Mapping[str, str]) -> None:
+    for key in dict.fromkeys((*first, *own)):
+        if own.get(key) != first.get(key):
+            got = "none" if key not in own else "one" if key not in first else "another one"
+            raise CheckpointError(
+                f"expected extra[{key!r}] on rank {rank} as on rank 0, got {got}; give all ranks "
+                "one value, or put what each has of its own under extra['per_rank']"
+            )
 
 
 def _merge(target: dict[str, Any], more: Mapping[str, Any]) -> None:

@@ -1,5 +1,7 @@
 """Splits what a caller saves beside the model into JSON values and tensors, and joins them."""
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +33,18 @@ class Extra:
         tensors: dict[Path, torch.Tensor] = {}
         return cls(_take(value, (), name, tensors), tensors)
 
+    def digests(self) -> dict[str, str]:
+        """SHA-256 of the contents by key, where the value is a mapping."""
+        whole = {key: hashlib.sha256(_text(value)) for key, value in self.values.items()}
+        for path, tensor in self.tensors.items():
+            content = whole[str(path[0])]
+            content.update(_text([path, str(tensor.dtype), tensor.shape]))
+            # Of a tensor of another kind, what it holds is its own affair.
+            if type(tensor) is torch.Tensor and tensor.layout is torch.strided:
+                flat = tensor.cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
+                content.update(flat.view(torch.uint8).numpy().data)
+        return {key: content.hexdigest() for key, content in whole.items()}
+
     def join(self) -> Any:
         """The value with its tensors back in place; changes `values` itself."""
         if () in self.tensors:
@@ -41,6 +55,10 @@ class Extra:
                 target = target[step]
             target[path[-1]] = tensor
         return self.values
+
+
+def _text(value: object) -> bytes:
+    return json.dumps(value, sort_keys=True).encode()
 
 
 def pointer(path: Path) -> str:

@@ -40,9 +40,9 @@ def save_checkpoint(
     Args:
         path: the checkpoint's folder, the same on all ranks; nothing may be there yet.
         model: what to save.
-        extra: JSON values and tensors, rank 0's are saved. ``extra["step"]``, an int, orders the
-            checkpoints of a folder. ``extra["per_rank"]`` may differ between ranks: each rank's is
-            kept for the rank of the same number.
+        extra: JSON values and tensors, equal on all ranks, which compare checksums of them.
+            ``extra["step"]``, an int, orders the checkpoints of a folder. ``extra["per_rank"]``
+            may differ between ranks: each rank's is kept for the rank of the same number.
         asynchronous: return as soon as this rank has a copy, in memory, of the elements that it
             saves; they are written while training goes on. A save that is begun before waits for
             the one in flight.
