@@ -188,6 +188,15 @@ def test_a_layer_does_not_load_by_itself(model):
     assert all(torch.equal(after[name], value) for name, value in before.items())
 
 
+def test_a_sparse_gradient_that_no_layer_announced_is_named():
+    model = nn.Sequential(nn.Embedding(11, 4), nn.Linear(4, 3))
+    sharded = fully_shard(model)
+    model[0].sparse = True
+    with pytest.raises(RuntimeError, match=r"got a sparse one of '0\.weight'; use embeddings with"):
+        sharded(torch.tensor([1, 2])).sum().backward()
+    sharded.close()
+
+
 @pytest.mark.parametrize("make", [nn.Embedding, nn.EmbeddingBag])
 def test_sparse_gradients_are_refused_by_name(make):
     def build():

@@ -50,6 +50,11 @@ def _watch_gradient(handle: ParameterHandle) -> Iterator[RemovableHandle]:
         with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
             gradient = take_autograd_gradient(parameter)
             if gradient is not None:
+                if gradient.is_sparse:
+                    raise RuntimeError(
+                        f"expected dense gradients, got a sparse one of {handle.spec.name!r}; use "
+                        "embeddings with sparse=False"
+                    )
                 target, first = passes.claim(handle)
                 if first:
                     target.copy_(gradient)
