@@ -10,7 +10,7 @@ import time
 import pytest
 from packages.fsdp_runtime.tests.trainer.commands import Command, small_run, steps_of
 
-from sshsdp_fsdp_runtime.trainer import main
+from sshsdp_fsdp_runtime.trainer import main, stop
 
 LONG = ["--steps", "100000", "--report.checkpoint-every", "1000000", "--name", "run"]
 PATIENCE = 60.0  # seconds, on a machine that does other things too
@@ -44,6 +44,7 @@ def test_a_signal_saves_and_the_run_can_go_on(tmp_path, signum, status, ranks):
     assert list(steps_of(tmp_path / "runs/run")) == list(range(1, steps + 3))
 
 
+@pytest.mark.usefixtures("pictures")
 def test_ctrl_c_reaches_the_ranks_too_and_disturbs_nobody(tmp_path):
     """A terminal sends SIGINT to the whole process group."""
     process = started(tmp_path)
@@ -101,7 +102,8 @@ def test_a_terminal_that_is_closed_ends_a_run_as_ctrl_c_does(tmp_path):
 
 
 def test_a_run_that_is_started_to_outlive_its_terminal_does(tmp_path):
-    code = "from sshsdp_fsdp_runtime.trainer.stop import SIGNALS; print(*map(int, SIGNALS))"
+    # The module alone: the package would import torch.
+    code = f"import runpy; print(*map(int, runpy.run_path({stop.__file__!r})['SIGNALS']))"
     command = ["nohup", sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["2", "15"]

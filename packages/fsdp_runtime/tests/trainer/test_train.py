@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from importlib.util import find_spec
 
 import pytest
 from packages.fsdp_runtime.tests.trainer.commands import (
@@ -49,18 +50,22 @@ def test_validation_losses_do_not_depend_on_the_ranks(folder, ranks):
 def test_a_run_folder_holds_everything(folder):
     names = {path.name for path in (folder / "on2").iterdir()}
     expected = {"config.toml", "data", "metrics.jsonl", "sample.txt", "checkpoints"}
-    assert expected <= names <= expected | {"plot.png"}
+    assert names == expected
     checkpoints = sorted(path.name for path in (folder / "on2/checkpoints").iterdir())
     assert checkpoints == ["step-00000004", "step-00000006"]
     assert read_config(folder / "on2/config.toml", TrainConfig).name == "on2"
 
 
+@pytest.mark.usefixtures("pictures")
 def test_the_output_ends_with_the_result(folder, capfd):
     assert main([*small_run(folder.parent), "--ranks", "2", "--name", "shown"]) == 0
     lines = capfd.readouterr().out.splitlines()
     assert LAST_LINE.fullmatch(lines[-1])
     assert f'runs = "{folder}"' in lines
     assert any("planned buffers" in line and "grad_norm" in line for line in lines)
+    drawn = (folder / "shown/plot.png").exists()
+    assert drawn == (find_spec("matplotlib") is not None)
+    assert drawn != any("no picture: matplotlib is not installed" in line for line in lines)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
