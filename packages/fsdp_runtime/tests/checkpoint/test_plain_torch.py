@@ -2,6 +2,7 @@
 
 import copy
 import warnings
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.distributed.fsdp import fully_shard as fsdp2
 
-from sshsdp_fsdp_runtime import Update, is_matrix
+from sshsdp_fsdp_runtime import Update, fully_shard, is_matrix
 from sshsdp_fsdp_runtime.checkpoint import (
     CheckpointError,
     CheckpointMismatchError,
@@ -28,6 +29,7 @@ from sshsdp_fsdp_runtime.checkpoint import (
     save_checkpoint,
 )
 from sshsdp_updates import SGD, AdamW, Muon, TorchRule
+from sshsdp_zerosm import connect
 
 STEPS = 3
 
@@ -143,25 +145,62 @@ def close(values):
     return pytest.approx(values, rel=1e-5, abs=1e-6)
 
 
+def on_ranks(world, surroundings, scene, folders):
+    """By case what rank 0 returned of ``scene(what surrounds it, case, its folder)``; all agree.
+
+    Ranks start once, since the first use of FSDP2 in a process takes longer than all that follows.
+    """
+
+    def main(rank):
+        answers = {}
+        with surroundings(rank) as around:
+            for case, folder in folders.items():
+                try:
+                    answers[case] = scene(around, case, folder)
+                except BaseException as error:
+                    error.add_note(f"in the case {case}")
+                    raise
+        return answers
+
+    first, *others = run_ranks(main, world)
+    assert others == [first] * (world - 1)
+    return first
+
+
+def ours_alone(rank):
+    return connect(rank.rank, rank.world, rank.store, timeout=20)
+
+
+@contextmanager
+def process_group(rank):
+    dist.init_process_group("gloo", store=rank.store, rank=rank.rank, world_size=rank.world)
+    yield
+    dist.destroy_process_group()
+
+
+def our_model(transport, case, seed):
+    return fully_shard(fresh(case, seed), updates=CASES[case][1](), transport=transport)
+
+
 # From ours
 
 
-def save_ours(rank, case, path):
-    with sharded(rank, fresh(case, 0), updates=CASES[case][1]()) as model:
-        train(model, model.optimizer, range(STEPS))
-        save_checkpoint(path, model, {})
-        return train(model, model.optimizer, range(STEPS, 2 * STEPS))
+def save_ours(transport, case, path):
+    model = our_model(transport, case, 0)
+    train(model, model.optimizer, range(STEPS))
+    save_checkpoint(path, model, {})
+    losses = train(model, model.optimizer, range(STEPS, 2 * STEPS))
+    model.close()
+    return losses
 
 
 @pytest.fixture(scope="module")
 def ours(tmp_path_factory):
     """Per case, a checkpoint of ours and how training went on."""
     root = tmp_path_factory.mktemp("ours")
-    saved = {}
-    for case in CASES:
-        losses = run_ranks(save_ours, 2, case, root / case)
-        saved[case] = root / case, losses[0]
-    return saved
+    folders = {case: root / case for case in CASES}
+    losses = on_ranks(2, ours_alone, save_ours, folders)
+    return {case: (folders[case], losses[case]) for case in CASES}
 
 
 @each_case
@@ -193,8 +232,7 @@ def test_one_file_made_by_torch_loads_into_a_plain_program(ours, case, tmp_path)
     assert train(model, optimizer, range(STEPS, 2 * STEPS)) == close(losses)
 
 
-def load_into_fsdp2(rank, case, path):
-    dist.init_process_group("gloo", store=rank.store, rank=rank.rank, world_size=rank.world)
+def load_into_fsdp2(_transport, case, path):
     model = fsdp2_model(case, 1)
     optimizer = CASES[case][2](list(model.parameters()))
     other_hyperparameters(optimizer)
@@ -216,10 +254,15 @@ def fsdp2_model(case, seed):
     return fsdp2(model, mesh=mesh)
 
 
+@pytest.fixture(scope="module")
+def fsdp2_losses(ours):
+    folders = {case: path for case, (path, _) in ours.items()}
+    return quiet(on_ranks, 3, process_group, load_into_fsdp2, folders)
+
+
 @each_case
-def test_fsdp2_goes_on_from_our_checkpoint(ours, case):
-    path, losses = ours[case]
-    assert quiet(run_ranks, load_into_fsdp2, 3, case, path) == [close(losses)] * 3
+def test_fsdp2_goes_on_from_our_checkpoint(ours, fsdp2_losses, case):
+    assert fsdp2_losses[case] == close(ours[case][1])
 
 
 # To ours
@@ -240,21 +283,45 @@ def save_plain(case, path, **options):
     return train(model, optimizer, range(STEPS, 2 * STEPS))
 
 
-def load_into_ours(rank, case, path):
-    with sharded(rank, fresh(case, 3), updates=CASES[case][1]()) as model:
+def load_into_ours(transport, case, paths):
+    """Losses after loading each of the folders."""
+    losses = []
+    for path in paths:
+        model = our_model(transport, case, 3)
         load_torch_checkpoint(path, model)
-        return train(model, model.optimizer, range(STEPS, 2 * STEPS))
+        losses.append(train(model, model.optimizer, range(STEPS, 2 * STEPS)))
+        model.close()
+    return losses
+
+
+@pytest.fixture(scope="module")
+def theirs(tmp_path_factory):
+    """By case and writer, how it went on itself and how ours did."""
+    root = tmp_path_factory.mktemp("theirs")
+    saved = {case: {} for case in CASES}
+    for case, losses in saved.items():
+        for name, flat in (("nested", False), ("flat", True)):
+            folder = root / case / name
+            losses[name] = save_plain(case, folder, flatten_optimizer_state_dict=flat)
+    folders = {case: root / case / "fsdp2" for case in CASES}
+    for case, losses in quiet(on_ranks, 3, process_group, save_fsdp2, folders).items():
+        saved[case]["fsdp2"] = losses
+    folders = {case: [root / case / name for name in saved[case]] for case in CASES}
+    loaded = on_ranks(2, ours_alone, load_into_ours, folders)
+    return {
+        case: dict(zip(saved[case], zip(saved[case].values(), losses, strict=True), strict=True))
+        for case, losses in loaded.items()
+    }
 
 
 @each_case
-@pytest.mark.parametrize("flat", [False, True])
-def test_ours_goes_on_from_a_plain_checkpoint(tmp_path, case, flat):
-    losses = save_plain(case, tmp_path / "plain", flatten_optimizer_state_dict=flat)
-    assert run_ranks(load_into_ours, 2, case, tmp_path / "plain") == [close(losses)] * 2
+@pytest.mark.parametrize("kind", ["nested", "flat"])
+def test_ours_goes_on_from_a_plain_checkpoint(theirs, case, kind):
+    expected, losses = theirs[case][kind]
+    assert losses == close(expected)
 
 
-def save_fsdp2(rank, case, path):
-    dist.init_process_group("gloo", store=rank.store, rank=rank.rank, world_size=rank.world)
+def save_fsdp2(_transport, case, path):
     model = fsdp2_model(case, 2)
     optimizer = CASES[case][2](list(model.parameters()))
     train(model, optimizer, range(STEPS))
@@ -267,9 +334,9 @@ def save_fsdp2(rank, case, path):
 
 
 @each_case
-def test_ours_goes_on_from_an_fsdp2_checkpoint(tmp_path, case):
-    losses = quiet(run_ranks, save_fsdp2, 3, case, tmp_path / "fsdp2")[0]
-    assert run_ranks(load_into_ours, 2, case, tmp_path / "fsdp2") == [close(losses)] * 2
+def test_ours_goes_on_from_an_fsdp2_checkpoint(theirs, case):
+    expected, losses = theirs[case]["fsdp2"]
+    assert losses == close(expected)
 
 
 def load_alone(world_model, path, **options):
