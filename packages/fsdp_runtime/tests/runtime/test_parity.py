@@ -16,8 +16,8 @@ from sshsdp_zerosm import Topology, connect
 
 STEPS = 3
 TOLERANCE = 1e-10  # relative, FP64
-CLIP = {1: None, 3: 0.05}  # largest gradient norm by number of microbatches
-RUNS = [("private", 1), ("private", 3), ("shared", 3)]
+CLIP = {1: None, 2: 0.05, 3: 0.05}  # largest gradient norm by number of microbatches
+RUNS = [("private", 1), ("private", 3), ("shared", 3)]  # form, microbatches
 # Of 6 ranks: cut by 1, 2, 3 and 6 at each level; the other chains are in the slow grid.
 SIX = [
     *((1, 1, 1), (1, 1, 6), (2, 6, 6), (1, 3, 3), (1, 1, 2)),
@@ -46,7 +46,7 @@ def loss_of(model: torch.nn.Module, ids: torch.Tensor, microbatches: int) -> tor
     return functional.cross_entropy(scores.flatten(0, 1), ids[:, 1:].flatten()) / microbatches
 
 
-def unsharded(model, world, microbatches, clip):
+def unsharded(model, world, microbatches, steps):
     """Plain PyTorch on every rank's data, averaged over ranks."""
     decayed = [p for p in model.parameters() if p.requires_grad and p.dim() >= 2]
     others = [p for p in model.parameters() if p.requires_grad and p.dim() < 2]
@@ -54,8 +54,8 @@ def unsharded(model, world, microbatches, clip):
         torch.optim.AdamW(decayed, lr=3e-2, weight_decay=0.1),
         torch.optim.SGD(others, lr=5e-2, momentum=0.9),
     ]
-    norms = []
-    for step in range(STEPS):
+    clip, norms = CLIP[microbatches], []
+    for step in range(steps):
         for microbatch in range(microbatches):
             for rank in range(world):
                 (loss_of(model, batch(step, microbatch, rank), microbatches) / world).backward()
@@ -67,7 +67,7 @@ def unsharded(model, world, microbatches, clip):
     return model.state_dict(), norms
 
 
-def train(rank: Rank, transport, model, sharding, form, microbatches):
+def train(rank: Rank, transport, model, sharding, form, microbatches, steps=STEPS):
     clip, torch_clip = CLIP[microbatches], form == "private"
     sharded = fully_shard(
         copy.deepcopy(model),
@@ -82,7 +82,7 @@ def train(rank: Rank, transport, model, sharding, form, microbatches):
     )
     optimizer = sharded.optimizer
     norms = []
-    for step in range(STEPS):
+    for step in range(steps):
         for microbatch in range(microbatches):
             loss_of(sharded, batch(step, microbatch, rank.rank), microbatches).backward()
         if clip:
@@ -122,15 +122,27 @@ def assert_close(state, expected):
     ids=["1", "2", "3", "4", "6 first", "6 second", "6 rest"],
 )
 def test_weights_equal_those_of_plain_pytorch(world, chains):
-    # Forms and numbers of microbatches take turns where there are many ranks.
     check_all(
         Topology.single(world),
         [
             ([Sharding("**", Degrees(*chain))], *run)
             for index, chain in enumerate(chains)
-            for run in (RUNS if world < 6 else RUNS[index % 2 :: 2])
+            for run in runs_of(world, index, chain)
         ],
     )
+
+
+@pytest.mark.full
+def test_so_they_do_with_one_microbatch_where_four_ranks_cut_alike():
+    chains = [chain for chain in nested(4) if len({*chain}) < 3]
+    check_all(Topology.single(4), [([Sharding("**", Degrees(*c))], "private", 1) for c in chains])
+
+
+def runs_of(world, index, chain):
+    """Forms and numbers of microbatches take turns where there are many ranks."""
+    if world == 4:  # one microbatch only where each degree is another
+        return RUNS if len({*chain}) == 3 else RUNS[1:]
+    return RUNS if world < 4 else RUNS[index % 2 :: 2]
 
 
 def test_parameter_sets_with_degrees_of_their_own():
@@ -145,7 +157,7 @@ def test_parameter_sets_with_degrees_of_their_own():
 
 
 def check_all(topology, runs):
-    """Train once per (sharding, form, microbatches), on ranks that are started once."""
+    """Train once per (sharding, form, microbatches, steps), on ranks that are started once."""
     model = fresh()
 
     def main(rank):
@@ -154,7 +166,7 @@ def check_all(topology, runs):
 
     for answers in run_ranks(main, topology.world, timeout=300):
         for run, (state, norms) in zip(runs, answers, strict=True):
-            expected, expected_norms = reference(topology.world, run[-1])
+            expected, expected_norms = reference(topology.world, *run[2:])
             try:
                 assert_close(state, expected)
                 assert norms == pytest.approx(expected_norms, rel=1e-9)
@@ -169,5 +181,5 @@ def fresh():
 
 
 @cache
-def reference(world, microbatches):
-    return unsharded(fresh(), world, microbatches, CLIP[microbatches])
+def reference(world, microbatches, steps=STEPS):
+    return unsharded(fresh(), world, microbatches, steps)

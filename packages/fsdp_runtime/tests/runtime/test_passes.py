@@ -16,7 +16,7 @@ from sshsdp_shardchain import Degrees
 from sshsdp_updates import SGD
 from sshsdp_zerosm import Topology, connect
 
-WIDTH, BLOCKS = 6, 5
+WIDTH, BLOCKS, STEPS = 6, 5, 3
 
 
 class Branching(nn.Module):
@@ -66,7 +66,7 @@ def losses(model, seed, rank, together):
     return [parts[0] + parts[1], parts[2] + parts[3]] if together else parts
 
 
-def train(rank: Rank, model, seed, form, slots, degrees, together, topology=None):
+def train(rank: Rank, model, seed, form, slots, degrees, together, topology=None, steps=STEPS):
     store = PrefixStore(f"{seed} {slots}", rank.store)
     transport = connect(rank.rank, rank.world, store, timeout=20, topology=topology)
     sharded = fully_shard(
@@ -78,7 +78,7 @@ def train(rank: Rank, model, seed, form, slots, degrees, together, topology=None
         slots=slots,
         poison=form == "private",
     )
-    for step in range(3):
+    for step in range(steps):
         order = losses(sharded, seed + step, rank.rank, together)
         for loss in reversed(order) if step % 2 else order:
             loss.backward()
@@ -90,9 +90,9 @@ def train(rank: Rank, model, seed, form, slots, degrees, together, topology=None
     return result
 
 
-def plain(model, seed, world):
+def plain(model, seed, world, steps=STEPS):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for step in range(3):
+    for step in range(steps):
         for rank in range(world):
             for loss in losses(model, seed + step, rank, together=False):
                 (loss / world).backward()
@@ -124,17 +124,18 @@ def test_ranks_may_take_different_branches_in_any_order(seed):
 @pytest.mark.parametrize("topology", [Topology(2, 2), Topology(3, 1)], ids=["2x2", "3x1"])
 def test_so_may_ranks_of_several_nodes_that_gather_within_them(topology):
     world, seed, per_node = topology.world, 20, topology.ranks_per_node
+    steps = 2  # backwards in the order of forwards, and in the other
     chains = [(per_node, per_node, world), (1, world, world), (1, 1, world)]
     torch.manual_seed(seed)
     model = Branching().double()
 
     def main(rank):
         return [
-            train(rank, model, seed, "auto", slots, Degrees(*chain), slots == 2, topology)
+            train(rank, model, seed, "auto", slots, Degrees(*chain), slots == 2, topology, steps)
             for slots, chain in enumerate(chains, 1)
         ]
 
-    expected = plain(copy.deepcopy(model), seed, world)
+    expected = plain(copy.deepcopy(model), seed, world, steps)
     for states in run_ranks(main, world, timeout=60):
         for state in states:
             for name, value in expected.items():

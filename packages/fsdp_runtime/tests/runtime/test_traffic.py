@@ -12,7 +12,7 @@ from sshsdp_shardchain import Degrees
 from sshsdp_updates import AdamW, Muon, NorMuon, columns
 from sshsdp_zerosm import Topology, connect
 
-MICROBATCHES = 3
+MICROBATCHES = 2
 
 
 AGREEMENT = 128  # more than ranks send each other per pass to agree on it, which is not planned

@@ -14,7 +14,7 @@ from sshsdp_shardchain import Degrees
 from sshsdp_updates import AdamW, Muon, columns, heads
 from sshsdp_zerosm import Topology, connect
 
-HEADS, SIZE, STEPS = 3, 4, 3
+HEADS, SIZE, STEPS = 3, 4, 2
 WIDTH = HEADS * SIZE
 
 

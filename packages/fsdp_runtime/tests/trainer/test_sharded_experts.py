@@ -30,7 +30,7 @@ SHAPE = DecoderShape(
 )
 SPARSE = replace(SHAPE, experts=9, active=1)  # more than any two tokens use
 CONFIG = OptimizerConfig()
-STEPS, MICROBATCHES = 3, 2
+STEPS, MICROBATCHES = 2, 2
 
 
 def fresh(shape):
