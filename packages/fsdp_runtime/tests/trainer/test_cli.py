@@ -26,6 +26,7 @@ from sshsdp_fsdp_runtime.trainer.stop import SIGNALS
         (["--name", "a/../../x"], "name of a folder in "),
         (["--name", "/tmp/x"], "got '/tmp/x'; choose a name"),
         (["--name", "."], "got '.'; choose a name"),
+        (["--name", "a\0b"], "; choose a name without .. and a leading /"),
         (["--ranks", "3"], "a batch that 3 ranks divide, got 4; use 3"),
         (["--context", "9000"], "training tokens for batch 4 and context 9000"),
         (["--model.size", "huge"], "a model size out of nano"),
