@@ -23,6 +23,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure() -> None:
     """Fix what would make results or times depend on the machine."""
+    # torch's stores look up the name of 127.0.0.1: a lost answer costs a second then, and not five.
+    os.environ.setdefault("RES_OPTIONS", "timeout:1")
     if HAS_TORCH:
         torch.set_num_threads(1)  # ranks share the cores; a fork must not inherit a thread pool
     if importlib.util.find_spec("hypothesis") is not None:

@@ -169,9 +169,15 @@ class Watch:
             setattr(dist.distributed_c10d, name, original)
 
 
+def measure_all(rank, sizes, kind, root):
+    dist.init_process_group("gloo", store=rank.store, rank=rank.rank, world_size=rank.world)
+    answers = [measure(rank, hidden, kind, root) for hidden in sizes]
+    dist.destroy_process_group()
+    return answers
+
+
 def measure(rank, hidden, kind, root):
     """Bytes that ranks tell each other while they save and load."""
-    dist.init_process_group("gloo", store=rank.store, rank=rank.rank, world_size=rank.world)
     torch.manual_seed(0)
     with sharded(rank, TiedModel(hidden=hidden), **options(kind)) as model:
         transport = model.transport
@@ -194,15 +200,14 @@ def measure(rank, hidden, kind, root):
             assert same == before
         messages = sum(told)
         nbytes = sum(e.tensor.nbytes for e in model.checkpoint_tensors() if e.writes)
-        dist.destroy_process_group()
         return watch.calls, sent, messages, nbytes
 
 
 @pytest.mark.parametrize("kind", ["2-112", "2x2-224"])
 def test_no_tensor_bytes_move_while_saving(tmp_path, kind):
     world = WORLDS[kind][1]
-    small = run_ranks(measure, world, 14, kind, tmp_path)
-    large = run_ranks(measure, world, 3_500, kind, tmp_path)
+    answers = run_ranks(measure_all, world, (14, 3_500), kind, tmp_path)
+    small, large = zip(*answers, strict=True)
     for calls, sent, _, _ in small + large:
         assert calls == []
         assert sent == 0
