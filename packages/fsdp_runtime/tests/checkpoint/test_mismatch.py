@@ -92,7 +92,8 @@ def save_twice_written(rank, path):
         model.entries[i] = dataclasses.replace(
             entry, stop=stop, tensor=entry.tensor[: stop - entry.start], writes=True
         )
-    with pytest.raises(CheckpointError, match="overlapping"):
+    # torch's own check, which in 2.11 says no more than that there is a fault.
+    with pytest.raises(CheckpointError, match=r"overlapping|validate global plan"):
         save_checkpoint(path, model, {})
 
 

@@ -19,7 +19,7 @@ class Spoils(nn.Module):
 
     def forward(self, x):
         y = self.linear(x) * self.factor
-        return (y + (y.detach() - y).clamp(min=0).sqrt() if self.root else y).clone()
+        return (y + (y - y.detach()).sqrt() if self.root else y).clone()
 
 
 def model():

@@ -105,7 +105,8 @@ def test_functional_transforms_see_ordinary_operations():
 
 def test_compiled_code_takes_the_plain_path():
     plain, packed = pair()
-    packed(inputs(), torch.compile(together, backend="eager")).sum().backward()
+    # Not "eager", which calls torch's functions by name again in torch 2.11.
+    packed(inputs(), torch.compile(together, backend="aot_eager")).sum().backward()
     plain(inputs(), together).sum().backward()
     check_gradients(plain, packed)
     assert calls(packed) == (0, 0, 0, 0)
