@@ -92,8 +92,9 @@ def save_twice_written(rank, path):
         model.entries[i] = dataclasses.replace(
             entry, stop=stop, tensor=entry.tensor[: stop - entry.start], writes=True
         )
-    # torch's own check, which in 2.11 says no more than that there is a fault.
-    with pytest.raises(CheckpointError, match=r"overlapping|validate global plan"):
+    # torch's own check, which before 2.13 may say no more than that there is a fault.
+    text = "overlapping" if torch.__version__ >= (2, 13) else "validate global plan"
+    with pytest.raises(CheckpointError, match=text):
         save_checkpoint(path, model, {})
 
 
