@@ -72,10 +72,11 @@ def test_a_list_without_members_and_without_elements_is_legal():
 @pytest.mark.parametrize(
     ("rule", "message"),
     [
-        (lambda: AdamW(lr=-1.0), "a lr >= 0, got lr=-1.0"),
+        (lambda: AdamW(lr=-1.0), "a lr >= 0 and finite, got lr=-1.0"),
         (lambda: AdamW(betas=(0.9, 1.0)), r"two betas in \[0, 1\), got"),
-        (lambda: AdamW(eps=float("nan")), "a eps >= 0, got eps=nan"),
-        (lambda: SGD(momentum=-0.5), "a momentum >= 0, got"),
+        (lambda: AdamW(eps=float("nan")), "a eps >= 0 and finite, got eps=nan"),
+        (lambda: SGD(lr=float("inf")), "a lr >= 0 and finite, got lr=inf"),
+        (lambda: SGD(momentum=-0.5), "a momentum >= 0 and finite, got"),
         (lambda: SGD(nesterov=True), "a momentum > 0 and dampening 0 with nesterov"),
         (lambda: SGD(momentum=0.9, dampening=0.1, nesterov=True), "dampening 0 with nesterov"),
     ],

@@ -171,7 +171,7 @@ def test_another_rule_an_illegal_value_and_an_extra_group_are_refused(cluster):
         ours,
         saved,
         "param group of 'a', 'b': expected rule 'adamw', got 'lion'",
-        "param group of 'c': expected a lr >= 0, got lr=-1.0",
+        "param group of 'c': expected a lr >= 0 and finite, got lr=-1.0",
         "expected 2 param groups, got 3",
     )
 

@@ -31,9 +31,9 @@ def chosen(choice):
 @pytest.mark.parametrize(
     ("call", "text"),
     [
-        (partial(AdamW, lr="0.1"), r"expected a lr >= 0, got lr='0\.1'"),
-        (partial(AdamW, lr=None), "expected a lr >= 0, got lr=None"),
-        (partial(AdamW, lr=torch.ones(2)), "expected a lr >= 0, got lr=tensor"),
+        (partial(AdamW, lr="0.1"), r"expected a lr >= 0 and finite, got lr='0\.1'"),
+        (partial(AdamW, lr=None), "expected a lr >= 0 and finite, got lr=None"),
+        (partial(AdamW, lr=torch.ones(2)), "expected a lr >= 0 and finite, got lr=tensor"),
         (partial(AdamW, betas=0.9), r"expected two betas in \[0, 1\), got betas=0\.9"),
         (partial(AdamW, betas=(0.9, "x")), r"expected two betas in \[0, 1\)"),
         (partial(Lion, betas=0.9), r"expected two betas in \[0, 1\)"),

@@ -140,12 +140,13 @@ def require(condition: bool, expected: str, name: str, value: object) -> None:
 
 
 def require_nonnegative(hyperparameters: Mapping[str, Any], *names: str) -> None:
-    """Raise ValueError unless these are numbers, or tensors of one element, of 0 or more."""
+    """Raise ValueError unless these are finite numbers, or tensors of one element, >= 0."""
     for name in names:
         value = hyperparameters[name]
         tensor = isinstance(value, torch.Tensor) and value.numel() == 1
         number = tensor or isinstance(value, Real)
-        require(number and bool(value >= 0), f"a {name} >= 0", name, value)
+        finite = number and bool(0 <= value < math.inf)
+        require(finite, f"a {name} >= 0 and finite", name, value)
 
 
 def require_betas(hyperparameters: Mapping[str, Any]) -> None:
