@@ -67,7 +67,11 @@ def test_a_rule_for_matrices_claims_matrices_and_works_on_the_unit_given():
         (parse_update, "**=muon@heads(x)", r"heads\(x\): expected numbers, .*, got x; write out"),
         (parse_update, "sgd(*[1])", r"expected numbers, .* as arguments, got \*\[1\]; write out"),
         (parse_update, "sgd(**{'lr': 1})", r"argument '\*\*'; SGD takes lr, momentum"),
-        (parse_update, "sgd(lr=,)", r"as in sgd\(1, name=2\), got \w+ .*<unknown>"),
+        (
+            parse_update,
+            "sgd(lr=,)",
+            r"as in sgd\(1, name=2\), got (invalid syntax|expected argument value expression) \(",
+        ),
         (parse_update, "sgd(lr=1)+(2)", r"one rule and its arguments, got 'sgd\(lr=1\)\+\(2\)'"),
         (parse_update, "sgd(lr=1)(2)", r"one rule and its arguments, got 'sgd\(lr=1\)\(2\)'"),
     ],
