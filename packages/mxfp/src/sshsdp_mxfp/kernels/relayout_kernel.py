@@ -146,8 +146,8 @@ def write_many(
     write_tile(
         program - number(job, 0, False),
         number(job, 1, False),  # across
-        number(job, 2, False),  # rows
-        number(job, 3, False),  # blocks
+        number(job, 2, False).to(tl.int32),  # rows
+        number(job, 3, False).to(tl.int32),  # blocks
         number(job, 4, False),  # row
         number(job, 5, False),  # block
         number(job, 6, False).to(tl.int32),  # band
